@@ -1,0 +1,161 @@
+package posixstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandvol/sandvol/volume/store"
+)
+
+const (
+	tmpName = ".tmp" // no key can begin with a dot
+	dirMode = 0o700
+	// staleTemp is the age at which New takes a temporary file for a dead writer's. A live one that is this slow fails, and
+	// may try again.
+	staleTemp = 24 * time.Hour
+)
+
+// Store is a store.Store in a directory. Make one with New. It holds no file open and needs no Close.
+type Store struct {
+	root string
+	tmp  string
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Option changes how New opens a store.
+type Option func(*options)
+
+type options struct {
+	uncheckedNFS bool
+}
+
+// WithUncheckedNFS accepts an NFS mount whatever its options are, for a directory that only one machine ever uses.
+func WithUncheckedNFS() Option { return func(o *options) { o.uncheckedNFS = true } }
+
+// New opens the store in the directory root, which is made if it is absent; its parent must exist. It fails with a *MountError on an NFS mount that caches.
+func New(root string, opts ...Option) (*Store, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if root == "" {
+		return nil, errors.New("posixstore: root is empty, must name a directory")
+	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("posixstore: root: %w", err)
+	}
+	s := &Store{root: root, tmp: filepath.Join(root, tmpName)}
+	for _, dir := range []string{s.root, s.tmp} {
+		if err := makeRoot(dir); err != nil {
+			return nil, fmt.Errorf("posixstore: open %s: %w", root, err)
+		}
+	}
+	if !o.uncheckedNFS {
+		if err := checkMount(root); err != nil {
+			return nil, fmt.Errorf("posixstore: open %s: %w", root, err)
+		}
+	}
+	// Room only: what cannot be cleaned now is no reason to refuse the store, and CleanTemp names it.
+	_, _ = s.CleanTemp(context.Background(), staleTemp)
+	return s, nil
+}
+
+// makeRoot makes a directory unless there is one, and makes sure that a power cut does not take it away.
+func makeRoot(dir string) error {
+	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if !fi.IsDir() {
+		return fmt.Errorf("%s is not a directory but %s", dir, fi.Mode())
+	}
+	// Also when it was there: another process may have made it a moment ago and not have come this far. A parent that may not
+	// be read has been set up by someone else, before any of us.
+	if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
+func (s *Store) path(key string) string { return filepath.Join(s.root, filepath.FromSlash(key)) }
+
+// Get implements store.Store.
+func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
+	if err := begin(ctx, key); err != nil {
+		return nil, opError("get", key, err)
+	}
+	f, fi, err := s.open(key)
+	if err != nil {
+		return nil, opError("get", key, err)
+	}
+	defer f.Close()
+	body := make([]byte, fi.Size())
+	if _, err := f.ReadAt(body, 0); err != nil {
+		return nil, opError("get", key, err)
+	}
+	return body, nil
+}
+
+// open opens what is stored under a key, and makes sure that it is durable before anybody acts on it.
+func (s *Store) open(key string) (*os.File, fs.FileInfo, error) {
+	path := s.path(key)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, notExist(err)
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		// A directory of other keys is no record.
+		err = store.ErrNotExist
+	}
+	if err == nil {
+		// When its directory is gone by now, so is the record.
+		err = notExist(s.settle(path, fi))
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, fi, nil
+}
+
+func begin(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return store.ValidKey(key)
+}
+
+// isAbsent reports whether the file system said that there is nothing at a path: no such file or directory, or a file where a
+// directory should be.
+func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }
+
+func notExist(err error) error {
+	if isAbsent(err) {
+		return store.ErrNotExist
+	}
+	return err
+}
+
+func opError(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	// An invalid key is in its own error, shortened if need be.
+	if errors.Is(err, store.ErrInvalidKey) {
+		return fmt.Errorf("posixstore: %s: %w", op, err)
+	}
+	return fmt.Errorf("posixstore: %s %s: %w", op, key, err)
+}
