@@ -22,7 +22,7 @@ type KeyError struct {
 func (e *KeyError) Error() string {
 	const shown = 80
 	if len(e.Key) > shown {
-		return fmt.Sprintf("store: invalid key %q (the first %d of %d bytes): %s", e.Key[:shown], shown, len(e.Key), e.Reason)
+		return fmt.Sprintf("store: invalid key %q (%d of %d bytes): %s", e.Key[:shown], shown, len(e.Key), e.Reason)
 	}
 	return fmt.Sprintf("store: invalid key %q: %s", e.Key, e.Reason)
 }

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// ErrSource is returned by PutBlob when the source could not be opened or read, or has another size than it said. The store
-// is as it was.
+// ErrSource is returned by PutBlob when the source could not be opened or read, or has another size than it said. The
+// store is as it was.
 var ErrSource = errors.New("store: blob source failed")
 
 // BytesSource returns a source of b, which must not change until it is no longer used.
@@ -44,8 +44,8 @@ func (f fileSource) Size() int64                  { return f.size }
 // copyChunk is how much is copied between two looks at the context.
 const copyChunk = 1 << 20
 
-// CopySource writes the bytes of src to w. It fails with ErrSource when they cannot be had or are not exactly src.Size(), with
-// the context's error when ctx ends, and with w's own error otherwise.
+// CopySource writes the bytes of src to w. It fails with ErrSource when they cannot be had or are not exactly
+// src.Size(), with the context's error when ctx ends, and with w's own error otherwise.
 func CopySource(ctx context.Context, w io.Writer, src Source) error {
 	r, err := src.Open()
 	if err != nil {

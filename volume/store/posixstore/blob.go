@@ -13,8 +13,8 @@ import (
 // readChunk is how much is read between two looks at the context.
 const readChunk = 1 << 20
 
-// OpenBlob implements store.Store. The handle opens the file at its first use and keeps it: a blob that is deleted after that
-// can be read to its end.
+// OpenBlob implements store.Store. The handle opens the file at its first use and keeps it: a blob that is deleted
+// after that can be read to its end.
 func (s *Store) OpenBlob(ctx context.Context, key string) (store.Blob, error) {
 	if err := begin(ctx, key); err != nil {
 		return nil, opError("open blob", key, err)

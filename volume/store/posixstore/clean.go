@@ -16,15 +16,16 @@ import (
 // staleSuffix marks a temporary file that is about to be removed. rand.Text has no dot.
 const staleSuffix = ".stale"
 
-// CleanTemp removes the temporary files that were last written longer ago than olderThan, and returns how many. Their writers
-// are most likely dead; one that is not gets an error and may try again. No record is ever at risk, whatever the age.
+// CleanTemp removes the temporary files that were last written longer ago than olderThan, and returns how many. Their
+// writers are most likely dead; one that is not gets an error and may try again. No record is ever at risk, whatever
+// the age.
 func (s *Store) CleanTemp(ctx context.Context, olderThan time.Duration) (int, error) {
 	stale, err := s.claimStale(ctx, olderThan)
 	if err != nil || len(stale) == 0 {
 		return 0, wrapClean(err)
 	}
-	// A writer may have died between the link and the sync of the directory. Its temporary name is what tells readers of that
-	// record to sync for it, so everything is synced before it goes.
+	// A writer may have died between the link and the sync of the directory. Its temporary name is what tells readers
+	// of that record to sync for it, so everything is synced before it goes.
 	if err := syncAll(s.root); err != nil {
 		return 0, wrapClean(err)
 	}
@@ -41,8 +42,8 @@ func (s *Store) CleanTemp(ctx context.Context, olderThan time.Duration) (int, er
 	return removed, wrapClean(err)
 }
 
-// claimStale renames old temporary files and returns their new paths. After that their writers cannot link them any more, so
-// that every link there will ever be is older than the sync that follows.
+// claimStale renames old temporary files and returns their new paths. After that their writers cannot link them any
+// more, so that every link there will ever be is older than the sync that follows.
 func (s *Store) claimStale(ctx context.Context, olderThan time.Duration) ([]string, error) {
 	entries, err := os.ReadDir(s.tmp)
 	if err != nil {

@@ -38,8 +38,8 @@ func (s *Store) remove(path string) error {
 	return nil
 }
 
-// openNearest opens a directory, or the nearest one above it that exists. A missing directory is made durable as missing by
-// syncing that one.
+// openNearest opens a directory, or the nearest one above it that exists. A missing directory is made durable as
+// missing by syncing that one.
 func (s *Store) openNearest(dir string) (*os.File, error) {
 	for {
 		f, err := os.Open(dir)
@@ -50,8 +50,8 @@ func (s *Store) openNearest(dir string) (*os.File, error) {
 	}
 }
 
-// removeEmpty removes a directory that holds nothing, and then those above it. It stops at the first that the kernel will not
-// remove, for whatever reason. This need not be durable: an empty directory is in no listing.
+// removeEmpty removes a directory that holds nothing, and then those above it. It stops at the first that the kernel
+// will not remove, for whatever reason. This need not be durable: an empty directory is in no listing.
 func (s *Store) removeEmpty(dir string) {
 	for dir != s.root && retry(func() error { return unix.Rmdir(dir) }) == nil {
 		dir = filepath.Dir(dir)

@@ -84,8 +84,8 @@ func (w *walk) file(key string) error {
 	return nil
 }
 
-// Dirs implements store.Store. Unlike an Entry, a name is only where to look: what is below it is made durable when it is
-// listed or read.
+// Dirs implements store.Store. Unlike an Entry, a name is only where to look: what is below it is made durable when it
+// is listed or read.
 func (s *Store) Dirs(ctx context.Context, prefix, after string, limit int) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		err := beginList(ctx, prefix)
@@ -128,8 +128,8 @@ func (s *Store) dirs(ctx context.Context, prefix, after string, limit int, yield
 	return nil
 }
 
-// child is a file or directory that may hold keys. The order of keys is that of order: a directory counts as its name and a
-// slash, so that a-b/x comes before a/x.
+// child is a file or directory that may hold keys. The order of keys is that of order: a directory counts as its name
+// and a slash, so that a-b/x comes before a/x.
 type child struct{ name, order string }
 
 func (c child) isDir() bool { return len(c.order) > len(c.name) }

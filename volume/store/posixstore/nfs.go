@@ -3,6 +3,7 @@ package posixstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,8 +14,8 @@ import (
 // ErrCachingMount is the class of a *MountError.
 var ErrCachingMount = errors.New("posixstore: NFS mount with caches")
 
-// MountError says that the store's directory is on an NFS mount that may answer from a cache, so that a node could miss what
-// another one wrote. It answers errors.Is for ErrCachingMount.
+// MountError says that the store's directory is on an NFS mount that may answer from a cache, so that a node could miss
+// what another one wrote. It answers errors.Is for ErrCachingMount.
 type MountError struct {
 	Mountpoint string
 	// Missing is the mount options that are needed and not set.
@@ -29,15 +30,18 @@ func (e *MountError) Error() string {
 // Is reports whether target is ErrCachingMount.
 func (e *MountError) Is(target error) bool { return target == ErrCachingMount }
 
-// checkMount refuses the mount that a directory is on when it may answer from a cache.
+// checkMount refuses the mount that a directory is on, or will be when it is made, if that may answer from a cache.
 func checkMount(dir string) error {
-	dir, err := filepath.EvalSymlinks(dir)
+	path, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		path, err = filepath.EvalSymlinks(filepath.Dir(dir))
+	}
 	if err != nil {
 		return err
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 	if err != nil {
-		return fmt.Errorf("mount of %s: %w", dir, err)
+		return fmt.Errorf("mount of %s: %w", path, err)
 	}
 	if m := topmost(mounts); m != nil {
 		return checkNFS(m)
@@ -45,8 +49,8 @@ func checkMount(dir string) error {
 	return nil
 }
 
-// topmost returns, of the mounts at and above a directory, the one that it is on: the longest path, and among mounts at one
-// path the last.
+// topmost returns, of the mounts at and above a directory, the one that it is on: the longest path, and among mounts at
+// one path the last.
 func topmost(mounts []*mountinfo.Info) *mountinfo.Info {
 	var top *mountinfo.Info
 	for _, m := range mounts {

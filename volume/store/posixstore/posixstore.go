@@ -17,8 +17,8 @@ import (
 const (
 	tmpName = ".tmp" // no key can begin with a dot
 	dirMode = 0o700
-	// staleTemp is the age at which New takes a temporary file for a dead writer's. A live one that is this slow fails, and
-	// may try again.
+	// staleTemp is the age at which New takes a temporary file for a dead writer's. A live one that is this slow fails,
+	// and may try again.
 	staleTemp = 24 * time.Hour
 )
 
@@ -40,7 +40,8 @@ type options struct {
 // WithUncheckedNFS accepts an NFS mount whatever its options are, for a directory that only one machine ever uses.
 func WithUncheckedNFS() Option { return func(o *options) { o.uncheckedNFS = true } }
 
-// New opens the store in the directory root, which is made if it is absent; its parent must exist. It fails with a *MountError on an NFS mount that caches.
+// New opens the store in the directory root, which is made if it is absent; its parent must exist. It fails with a
+// *MountError on an NFS mount that caches.
 func New(root string, opts ...Option) (*Store, error) {
 	var o options
 	for _, opt := range opts {
@@ -54,19 +55,25 @@ func New(root string, opts ...Option) (*Store, error) {
 		return nil, fmt.Errorf("posixstore: root: %w", err)
 	}
 	s := &Store{root: root, tmp: filepath.Join(root, tmpName)}
-	for _, dir := range []string{s.root, s.tmp} {
-		if err := makeRoot(dir); err != nil {
-			return nil, fmt.Errorf("posixstore: open %s: %w", root, err)
-		}
-	}
-	if !o.uncheckedNFS {
-		if err := checkMount(root); err != nil {
-			return nil, fmt.Errorf("posixstore: open %s: %w", root, err)
-		}
+	if err := s.prepare(o); err != nil {
+		return nil, fmt.Errorf("posixstore: open %s: %w", root, err)
 	}
 	// Room only: what cannot be cleaned now is no reason to refuse the store, and CleanTemp names it.
 	_, _ = s.CleanTemp(context.Background(), staleTemp)
 	return s, nil
+}
+
+// prepare checks what the store will be on, and makes its directories.
+func (s *Store) prepare(o options) error {
+	if !o.uncheckedNFS {
+		if err := checkMount(s.root); err != nil {
+			return err
+		}
+	}
+	if err := makeRoot(s.root); err != nil {
+		return err
+	}
+	return makeRoot(s.tmp)
 }
 
 // makeRoot makes a directory unless there is one, and makes sure that a power cut does not take it away.
@@ -81,8 +88,8 @@ func makeRoot(dir string) error {
 	if !fi.IsDir() {
 		return fmt.Errorf("%s is not a directory but %s", dir, fi.Mode())
 	}
-	// Also when it was there: another process may have made it a moment ago and not have come this far. A parent that may not
-	// be read has been set up by someone else, before any of us.
+	// Also when it was there: another process may have made it a moment ago and not have come this far. A parent that
+	// may not be read has been set up by someone else, before any of us.
 	if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
@@ -138,8 +145,8 @@ func begin(ctx context.Context, key string) error {
 	return store.ValidKey(key)
 }
 
-// isAbsent reports whether the file system said that there is nothing at a path: no such file or directory, or a file where a
-// directory should be.
+// isAbsent reports whether the file system said that there is nothing at a path: no such file or directory, or a file
+// where a directory should be.
 func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }
 
 func notExist(err error) error {

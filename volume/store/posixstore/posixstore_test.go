@@ -44,7 +44,7 @@ func TestPosixstoreIsAStore(t *testing.T) {
 func TestPosixstoreOverCrashfsIsAStore(t *testing.T) {
 	t.Parallel()
 	disk := crashfs.New(t)
-	storetest.Run(t, func(t testing.TB) (a, b store.Store) {
+	storetest.RunQuick(t, func(t testing.TB) (a, b store.Store) {
 		disk.Erase()
 		return open(t, disk.Dir()), open(t, disk.Dir())
 	})

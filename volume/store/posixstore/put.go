@@ -15,8 +15,8 @@ import (
 	"github.com/sandvol/sandvol/volume/store"
 )
 
-// placeAttempts bounds how often a writer makes a directory that others remove again. Each of them must have deleted the last
-// key in it just then.
+// placeAttempts bounds how often a writer makes a directory that others remove again. Each of them must have deleted
+// the last key in it just then.
 const placeAttempts = 100
 
 // PutIfAbsent implements store.Store.
@@ -75,8 +75,8 @@ func writeTemp(tmp string, fill func(io.Writer) error) error {
 	return err
 }
 
-// place gives a finished temporary file its key, durably, and removes its temporary name. That name stays wherever the key
-// may have been placed and may not be durable: without it, readers would take the record for durable.
+// place gives a finished temporary file its key, durably, and removes its temporary name. That name stays wherever the
+// key may have been placed and may not be durable: without it, readers would take the record for durable.
 func (s *Store) place(key, tmp, path string) error {
 	if linkErr := s.link(tmp, path); linkErr != nil {
 		placed, err := isPlaced(tmp, path)
@@ -90,7 +90,8 @@ func (s *Store) place(key, tmp, path string) error {
 			}
 			return linkErr
 		}
-		// It did take effect: an NFS client repeats a request whose reply was lost, and is then told that the name exists.
+		// It did take effect: an NFS client repeats a request whose reply was lost, and is then told that the name
+		// exists.
 	}
 	// A directory that is gone by now means that someone has seen the record and deleted it.
 	if err := ignoreAbsent(s.syncNames(filepath.Dir(path))); err != nil {
@@ -171,8 +172,8 @@ func (s *Store) lost(key, path string) error {
 	return s.taken(key, path, fi)
 }
 
-// taken is the answer about a key under which something is stored. The key's owner may take it as success, so what is stored
-// must be durable first.
+// taken is the answer about a key under which something is stored. The key's owner may take it as success, so what is
+// stored must be durable first.
 func (s *Store) taken(key, path string, fi fs.FileInfo) error {
 	if fi.IsDir() {
 		return &store.KeyError{Key: key, Reason: "it is a directory of stored keys"}

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// settle makes sure that a record which a reader has found is durable. A second link is the temporary name, which its writer
-// removes after it has synced the directory; while it is there, that writer is still at work or died on the way, and the
-// reader does its work.
+// settle makes sure that a record which a reader has found is durable. A second link is the temporary name, which its
+// writer removes after it has synced the directory; while it is there, that writer is still at work or died on the way,
+// and the reader does its work.
 func (s *Store) settle(path string, fi fs.FileInfo) error {
 	if fi.Sys().(*syscall.Stat_t).Nlink <= 1 {
 		return nil
@@ -19,8 +19,8 @@ func (s *Store) settle(path string, fi fs.FileInfo) error {
 
 // syncNames makes the names in a directory durable, and the directory's own when it is marked.
 func (s *Store) syncNames(dir string) error {
-	// The directory stays open to the end: should it be removed meanwhile and made again, the mark that is taken off is that of
-	// the old one, which no longer matters.
+	// The directory stays open to the end: should it be removed meanwhile and made again, the mark that is taken off is
+	// that of the old one, which no longer matters.
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -36,8 +36,8 @@ func (s *Store) syncNames(dir string) error {
 	if err := s.syncNames(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	// Only now, when the names above are durable too: no mark means that nobody needs to look further up. A mark that cannot be
-	// taken off costs others an fsync, and nothing else.
+	// Only now, when the names above are durable too: no mark means that nobody needs to look further up. A mark that
+	// cannot be taken off costs others an fsync, and nothing else.
 	_ = f.Chmod(fi.Mode() &^ fs.ModeSticky)
 	return nil
 }

@@ -166,13 +166,14 @@ func failedSource(t *testing.T, s suite) {
 	defer cancel()
 	cancelling := readerFunc(func([]byte) (int, error) { cancel(); return 0, io.EOF })
 	broken := readerFunc(func([]byte) (int, error) { return 0, errBroken })
+	unopened := func() (io.ReadCloser, error) { return nil, errBroken }
 	for _, c := range []struct {
 		name string
 		ctx  context.Context
 		src  badSource
 		want error
 	}{
-		{"fails to open", s.ctx, badSource{size, func() (io.ReadCloser, error) { return nil, errBroken }}, store.ErrSource},
+		{"fails to open", s.ctx, badSource{size, unopened}, store.ErrSource},
 		{"fails at once", s.ctx, badSource{size, reader(broken)}, store.ErrSource},
 		{"fails midway", s.ctx, badSource{2 * size, reader(bytes.NewReader(data), broken)}, store.ErrSource},
 		{"fails at its end", s.ctx, badSource{size, reader(bytes.NewReader(data), broken)}, store.ErrSource},

@@ -34,7 +34,7 @@ func has(s store.Store, key string) bool {
 }
 
 func TestDecoratorsThatHitNothingAreStores(t *testing.T) {
-	storetest.Run(t, func(testing.TB) (a, b store.Store) {
+	storetest.RunQuick(t, func(testing.TB) (a, b store.Store) {
 		s := memstore.New()
 		return storetest.Trace(storetest.Faulty(s, storetest.Random(1, 0))), storetest.StopAt(s, 0, false)
 	})

@@ -7,15 +7,15 @@
 //		})
 //	}
 //
-// Every guarantee of package store has a subtest that is called after it. What a power cut leaves cannot be checked through
-// the interface: an implementation that writes to a disk of its own has tests for that beside it.
+// Every guarantee of package store has a subtest that is called after it. What a power cut leaves cannot be checked
+// through the interface: an implementation that writes to a disk of its own has tests for that beside it.
 //
 // Decorators wrap any store:
 //
-//	Faulty(s, plan)       requests fail before or after they took effect, land late, arrive twice, read half, or are slow
+//	Faulty(s, plan)       requests fail before or after their effect, land late, arrive twice, read half, or are slow
 //	StopAt(s, n, applied) everything fails from the n-th write on, as for a process that dies there
 //	Trace(s)              records requests, and how many of them followed one another
 //
-// They pass on what they do not hit, so that they nest: Trace(Faulty(s, plan)) counts what was asked, Faulty(Trace(s), plan)
-// what arrived.
+// They pass on what they do not hit, so that they nest: Trace(Faulty(s, plan)) counts what was asked, Faulty(Trace(s),
+// plan) what arrived.
 package storetest

@@ -35,7 +35,8 @@ const (
 	Slow
 	// Duplicate: it arrives twice. The caller is told what the first one did.
 	Duplicate
-	// PartialRead: a listing or a ranged read yields half and then fails; any other read fails; a write is lost (ErrorBefore).
+	// PartialRead: a listing or a ranged read yields half and then fails; any other read fails; a write is lost
+	// (ErrorBefore).
 	PartialRead
 )
 
@@ -107,8 +108,8 @@ func (f *FaultyStore) Injected() int {
 	return f.injected
 }
 
-// Land sends every Late request, in the order in which they were made, and returns how many took effect. What became of the
-// others is no news: their callers were told long ago that it is unknown.
+// Land sends every Late request, in the order in which they were made, and returns how many took effect. What became of
+// the others is no news: their callers were told long ago that it is unknown.
 func (f *FaultyStore) Land(ctx context.Context) int {
 	f.faultMu.Lock()
 	late := f.late

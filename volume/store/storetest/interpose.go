@@ -15,8 +15,8 @@ import (
 var errPartial = errors.New("partial read")
 
 // interposer passes every request on a store through around, which decides whether, when and how often do runs and what
-// the caller is told. A listing is one request: it is collected whole before its first entry is yielded, which a Store may
-// do, since a listing is not a snapshot.
+// the caller is told. A listing is one request: it is collected whole before its first entry is yielded, which a Store
+// may do, since a listing is not a snapshot.
 type interposer struct {
 	inner  store.Store
 	around func(ctx context.Context, c Call, do func(context.Context) error) error

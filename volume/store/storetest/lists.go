@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -71,15 +72,14 @@ func (s suite) wantEntry(key string) {
 	}
 }
 
-// manyKeys is how many keys the test of long listings makes: more than fit any page of a listing.
-const manyKeys = 2000
-
 func listManyKeys(t *testing.T, s suite) {
-	want := make([]string, manyKeys)
+	// More than fit any page of a listing, unless in haste.
+	n := s.size.keys
+	want := make([]string, n)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for i := range want {
-		want[i] = fmt.Sprintf("many/%d/%06d", i*5/manyKeys, i)
+		want[i] = fmt.Sprintf("many/%d/%06d", i*5/n, i)
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -90,9 +90,9 @@ func listManyKeys(t *testing.T, s suite) {
 	}
 	wg.Wait()
 	s.wantKeys(s.b, "many/", "", 0, want...)
-	s.wantKeys(s.b, "many/", want[manyKeys-2], 0, want[manyKeys-1])
+	s.wantKeys(s.b, "many/", want[n-2], 0, want[n-1])
 	s.wantDirs(s.b, "many/", "1", 2, "2", "3")
-	s.wantPages(want, 700)
+	s.wantPages(want, n/3)
 }
 
 // wantPages lists page after page.
@@ -140,7 +140,7 @@ func listUnderChange(t *testing.T, s suite) {
 			}
 		})
 	}
-	for range 30 {
+	for range 4 * s.size.rounds {
 		s.wantAmong(stay)
 	}
 	close(stop)
@@ -151,7 +151,7 @@ func (s suite) wantAmong(stay []string) {
 	s.t.Helper()
 	entries, err := Collect(s.a.List(s.ctx, "", "", 0))
 	s.must(err)
-	if !slices.IsSortedFunc(entries, func(a, b store.Entry) int { return slices.Compare([]byte(a.Key), []byte(b.Key)) }) {
+	if !slices.IsSortedFunc(entries, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) }) {
 		s.t.Error("a listing is out of order")
 	}
 	var got []string

@@ -15,12 +15,14 @@ import (
 	"github.com/sandvol/sandvol/volume/store"
 )
 
-// model runs random operations on both handles and on a map, and wants the same results (I12, A-116). Each run has a prefix of
-// its own.
+// model runs random operations on both handles and on a map, and wants the same results (I12, A-116). Each run has a
+// prefix of its own.
 func model(t *testing.T, s suite) {
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		runs++
+		if runs++; runs > s.size.models {
+			return
+		}
 		m := &mapModel{s: s, prefix: fmt.Sprintf("run%d/", runs), keys: map[string]string{}}
 		rt.Repeat(map[string]func(*rapid.T){
 			"put": m.put, "put blob": m.putBlob, "get": m.get, "read": m.read,

@@ -42,11 +42,7 @@ func recordOfAnySize(t *testing.T, s suite) {
 	}
 }
 
-// Rounds and writers of the races.
-const (
-	raceRounds  = 8
-	raceWriters = 64
-)
+const raceWriters = 64
 
 func oneRecordWriterWins(t *testing.T, s suite) {
 	s.race(func(h store.Store, key, body string) error {
@@ -62,7 +58,7 @@ func oneBlobWriterWins(t *testing.T, s suite) {
 
 // race lets many writers want the same new key, in a new directory, and looks for the one that got it.
 func (s suite) race(put func(h store.Store, key, body string) error) {
-	for round := range raceRounds {
+	for round := range s.size.rounds {
 		key := fmt.Sprintf("race/%d/key", round)
 		errs := make([]error, raceWriters)
 		var wg sync.WaitGroup
@@ -157,7 +153,8 @@ func deleteLeavesNoDirectories(t *testing.T, s suite) {
 	s.wantKeys(s.b, "", "", 0, "pins/v/s1/n4", "pins/w")
 }
 
-// creatorsAndDeleters makes and empties the same directories from both handles at once. No write may be lost or refused.
+// creatorsAndDeleters makes and empties the same directories from both handles at once. No write may be lost or
+// refused.
 func creatorsAndDeleters(t *testing.T, s suite) {
 	var wg sync.WaitGroup
 	for i := range 8 {

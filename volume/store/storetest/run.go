@@ -12,12 +12,30 @@ import (
 	"github.com/sandvol/sandvol/volume/store"
 )
 
-// Factory returns two handles on one empty store, as two nodes have them. It fails t when it cannot, and cleans up with it.
+// Factory returns two handles on one empty store, as two nodes have them. It fails t when it cannot, and cleans up with
+// it.
 type Factory func(t testing.TB) (a, b store.Store)
 
-// Run checks that what a factory makes is a store.Store, in all that package store promises. It is the same contract for
-// every medium.
+// Run checks that what a factory makes is a store.Store, in all that package store promises. It is the same contract
+// for every medium.
 func Run(t *testing.T, f Factory) {
+	run(t, f, size{keys: 2000, rounds: 8, models: 100})
+}
+
+// RunQuick is Run with smaller numbers, for a store that Run has checked on one medium already and that is slow on
+// another.
+func RunQuick(t *testing.T, f Factory) {
+	run(t, f, size{keys: 200, rounds: 2, models: 15})
+}
+
+// size is how much is done.
+type size struct {
+	keys   int // of a long listing
+	rounds int // of each race
+	models int // runs against the model
+}
+
+func run(t *testing.T, f Factory, n size) {
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, suite)
@@ -47,7 +65,7 @@ func Run(t *testing.T, f Factory) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := f(t)
-			c.run(t, suite{t, t.Context(), a, b})
+			c.run(t, suite{t, t.Context(), a, b, n})
 		})
 	}
 }
@@ -57,6 +75,7 @@ type suite struct {
 	t    testing.TB
 	ctx  context.Context
 	a, b store.Store
+	size size
 }
 
 // both calls f with each of the handles.

@@ -22,9 +22,9 @@ type StoppedStore struct {
 	mutations int
 }
 
-// StopAt returns s cut off at the n-th request that changes something, counted from 1: that request fails, after it took
-// effect if applied is set and without effect otherwise, and so does every later request, reads included. With n 0 nothing
-// is cut off, and Mutations tells how many stops there are to try.
+// StopAt returns s cut off at the n-th request that changes something, counted from 1: that request fails, after it
+// took effect if applied is set and without effect otherwise, and so does every later request, reads included. With n 0
+// nothing is cut off, and Mutations tells how many stops there are to try.
 func StopAt(s store.Store, n int, applied bool) *StoppedStore {
 	f := &StoppedStore{at: n, applied: applied}
 	f.interposer = interposer{inner: s, around: f.around}

@@ -55,8 +55,8 @@ func (t *TracedStore) Count(ops ...Op) int {
 	return n
 }
 
-// Rounds returns how many requests followed one another: the length of the longest run of requests in which each began after
-// the one before it had ended. It is what an operation costs on a store whose every request takes one round trip.
+// Rounds returns how many requests followed one another: the length of the longest run of requests in which each began
+// after the one before it had ended. It is what an operation costs on a store whose every request takes one round trip.
 func (t *TracedStore) Rounds() int {
 	t.traceMu.Lock()
 	defer t.traceMu.Unlock()
