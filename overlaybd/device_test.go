@@ -260,6 +260,7 @@ func TestReopeningReusesLocalLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	merged := r.merge(t, s, 0, 2)
+	clear(r.opens) // those of the merge itself
 	w = openDevice(t, e, dir, merged)
 	defer w.Close()
 	wantContent(t, w, want)

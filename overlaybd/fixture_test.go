@@ -6,12 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"testing"
-
-	"github.com/google/uuid"
 
 	"github.com/sandvol/sandvol/overlaybd/lsmt"
 )
@@ -70,38 +67,22 @@ func (r *repo) publish(t tb, s SealedLayer) Layer {
 	return r.put(b.Bytes())
 }
 
-// merge replaces layers [from, to) of a stack by one, as a compaction does: uuid of the topmost, parent of the lowest.
+// merge replaces layers [from, to) of a stack by one, as a compaction does. One layer alone is what it was.
 func (r *repo) merge(t tb, s Stack, from, to int) Stack {
 	t.Helper()
-	var lists [][]lsmt.Segment
-	var files []io.ReaderAt
-	var id, parent uuid.UUID
-	for i, l := range s.Layers[from:to] {
-		b := r.blobs[l.Key]
-		ll, err := lsmt.OpenLayer(bytes.NewReader(b), int64(len(b)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			parent = ll.Parent
-		}
-		id = ll.UUID
-		lsmt.SetTags(ll.Segments, uint8(i))
-		lists = append(lists, ll.Segments)
-		files = append(files, bytes.NewReader(b))
-	}
-	merged, err := lsmt.Merge(lists)
-	if err != nil {
-		t.Fatal(err)
+	if to-from < 2 {
+		return s
 	}
 	var out bytes.Buffer
-	err = lsmt.Compact(context.Background(), &out, merged, files,
-		lsmt.CompactOptions{VirtualSize: s.VirtualSize, UUID: id, Parent: parent})
+	id, err := newEngine(t, r).Merge(context.Background(), s.Layers[from:to], &out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	layers := append([]Layer(nil), s.Layers[:from]...)
-	layers = append(layers, r.put(out.Bytes()))
+	merged := r.put(out.Bytes())
+	if merged.UUID != id {
+		t.Fatalf("merged layer has uuid %s, Merge says %s", merged.UUID, id)
+	}
+	layers := append(append([]Layer(nil), s.Layers[:from]...), merged)
 	return Stack{VirtualSize: s.VirtualSize, Layers: append(layers, s.Layers[to:]...)}
 }
 
