@@ -1,0 +1,87 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sandvol/sandvol/volume/genlog"
+	"github.com/sandvol/sandvol/volume/store"
+)
+
+// formatNumber is the repository format that this version reads and writes. It only rises; a version reads the one before.
+const formatNumber = 1
+
+// formatRefresh is how often a node looks whether the repository still takes its writes.
+const formatRefresh = 30 * time.Second
+
+// formatState is the state of the format log.
+type formatState struct {
+	MinReader int            `json:"minReader"`
+	MinWriter int            `json:"minWriter"`
+	Since     time.Time      `json:"since"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// formatGate refuses appends once the repository asks for a newer writer.
+type formatGate struct {
+	log       *genlog.Log[formatState]
+	minWriter atomic.Int64
+}
+
+func newFormatGate(st store.Store) *formatGate {
+	return &formatGate{log: genlog.New[formatState](st, formatPrefix)}
+}
+
+// establish creates the format's first generation, or reads the newest one and checks that this version may read.
+func (g *formatGate) establish(ctx context.Context, now time.Time) error {
+	gen, err := g.log.AppendOrCreate(ctx, genlog.Op[formatState]{Name: "format",
+		Apply: func(s formatState) (formatState, bool, error) {
+			if s.MinReader > 0 {
+				return s, false, nil
+			}
+			return formatState{MinReader: formatNumber, MinWriter: formatNumber, Since: now}, true, nil
+		}})
+	if err != nil {
+		return fmt.Errorf("read the repository's format: %w", err)
+	}
+	return g.accept(gen.State)
+}
+
+func (g *formatGate) accept(s formatState) error {
+	g.minWriter.Store(int64(s.MinWriter))
+	if s.MinReader > formatNumber {
+		return fmt.Errorf("%w: the repository needs a reader of format %d, this version is %d",
+			ErrUnsupported, s.MinReader, formatNumber)
+	}
+	return nil
+}
+
+// check is asked before each append.
+func (g *formatGate) check(context.Context) error {
+	if min := g.minWriter.Load(); min > formatNumber {
+		return fmt.Errorf("%w: the repository needs a writer of format %d, this version is %d",
+			ErrUnsupported, min, formatNumber)
+	}
+	return nil
+}
+
+// watch reads the format again and again, so that a node that runs for months learns of an upgrade.
+func (g *formatGate) watch(ctx context.Context) {
+	ticker := time.NewTicker(formatRefresh)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			// An error changes nothing: what was last known stays in force until the store answers.
+			if gen, err := g.log.Newest(ctx); err == nil {
+				_ = g.accept(gen.State) // a reader that is too old is also a writer that is too old: check refuses
+			}
+		}
+	}
+}

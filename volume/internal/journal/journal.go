@@ -1,0 +1,232 @@
+package journal
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sandvol/sandvol/reservation"
+)
+
+// Format is the number written into each entry; it only rises.
+const Format = 1
+
+// Kind is what an entry is about.
+type Kind string
+
+// Grant: the right to write a volume. Pin: a read-only mount. Child and Checkpoint: one that is being made for a sandbox's
+// drive set.
+const (
+	Grant      Kind = "grant"
+	Pin        Kind = "pin"
+	Child      Kind = "child"
+	Checkpoint Kind = "checkpoint"
+)
+
+var kinds = []Kind{Grant, Pin, Child, Checkpoint}
+
+// Entry is what the node must remember about one volume of one sandbox, from before it asks the repository until after it
+// has given the volume back.
+type Entry struct {
+	Format  int    `json:"format"`
+	Kind    Kind   `json:"kind"`
+	Tenant  string `json:"tenant"`
+	Volume  string `json:"volume"`
+	Sandbox string `json:"sandbox"`
+	// ID is the grant id, the pin's nonce, or the id of what is being made. It names the entry.
+	ID string `json:"id"`
+	// Dir holds the drive's local layers, relative to the node's directory. Grants only.
+	Dir string `json:"dir,omitzero"`
+	// From is the phase that the volume is acquired from: what Recover goes back to.
+	From reservation.Phase `json:"from,omitzero"`
+	// Undoing: the acquire is being undone, and what undoes it may land late. So it is not continued any more.
+	Undoing bool `json:"undoing,omitzero"`
+	// Epoch is 0 until the acquire is known to have landed.
+	Epoch uint64 `json:"epoch,omitzero"`
+	// Sealed is the cut that was sealed and is not published yet.
+	Sealed *Cut `json:"sealed,omitzero"`
+	// Uploads binds declared keys to sealed layers, by layer uuid, before the first byte is sent.
+	Uploads map[string]Upload `json:"uploads,omitempty"`
+	// Spent are keys that were bound to bytes which nobody will refer to. They may hold those bytes, so that nothing else may
+	// be sent under them.
+	Spent []string `json:"spent,omitempty"`
+	// Lost says why the volume does not belong to this entry any more. The local layers are kept.
+	Lost string    `json:"lost,omitzero"`
+	At   time.Time `json:"at"`
+
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Cut is one freeze: what was sealed under it belongs together. Final: the device takes no more writes. Then: what is to
+// happen to the reservation when it is published.
+type Cut struct {
+	ID          string         `json:"id"`
+	Consistency string         `json:"consistency"`
+	Final       bool           `json:"final,omitzero"`
+	At          time.Time      `json:"at"`
+	Extra       jsontext.Value `json:",embed"`
+}
+
+// Upload is the binding of a declared key to one sealed layer's bytes.
+type Upload struct {
+	Key    string `json:"key"`
+	Writer string `json:"writer"`
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Journal keeps entries in one directory, one file each. One process uses it, so what it has read stays true.
+type Journal struct {
+	dir string
+
+	mu      sync.Mutex
+	entries map[string]Entry
+	bad     []error
+}
+
+// UnreadableError names an entry that this version cannot read. The file is left where it is.
+type UnreadableError struct {
+	Path string
+	Err  error
+}
+
+func (e *UnreadableError) Error() string { return fmt.Sprintf("journal entry %s: %v", e.Path, e.Err) }
+
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+// Open creates the directory if it is missing, durably.
+func Open(dir string) (*Journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	// The directory's own name must survive a power cut before the first entry in it counts.
+	if err := syncDir(filepath.Dir(dir)); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j := &Journal{dir: dir, entries: map[string]Entry{}}
+	return j, j.load()
+}
+
+func (j *Journal) load() error {
+	names, err := os.ReadDir(j.dir)
+	if err != nil {
+		return fmt.Errorf("open journal: %w", err)
+	}
+	for _, n := range names {
+		path := filepath.Join(j.dir, n.Name())
+		if strings.HasPrefix(n.Name(), temporary) {
+			// An entry that was never finished: its Put did not return.
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("open journal: %w", err)
+			}
+			continue
+		}
+		e, err := read(path)
+		if err != nil {
+			j.bad = append(j.bad, &UnreadableError{Path: n.Name(), Err: err})
+			continue
+		}
+		j.entries[e.ID] = e
+	}
+	return nil
+}
+
+// temporary begins the name of a file that is not an entry yet.
+const temporary = ".new-"
+
+func (j *Journal) path(id string) string { return filepath.Join(j.dir, id+".json") }
+
+// Put writes the entry, replacing an earlier one of the same id. When it returns nil the entry survives a power cut.
+func (j *Journal) Put(e Entry) error {
+	e.Format = max(e.Format, Format)
+	body, err := json.Marshal(e, json.Deterministic(true), jsontext.Multiline(true))
+	if err != nil {
+		return fmt.Errorf("encode journal entry %s: %w", e.ID, err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.replace(e.ID, body); err != nil {
+		return fmt.Errorf("write journal entry %s: %w", e.ID, err)
+	}
+	j.entries[e.ID] = e
+	return nil
+}
+
+// replace swaps the file in one rename: a reader after a crash sees the old entry or the new one, never a part.
+func (j *Journal) replace(id string, body []byte) error {
+	f, err := os.CreateTemp(j.dir, temporary+"*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), j.path(id))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncDir(j.dir)
+}
+
+// Remove forgets an entry. Forgetting what is not there is success. It need not be durable: an entry that comes back after
+// a power cut is decided again, with the same outcome.
+func (j *Journal) Remove(id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.entries, id)
+	if err := os.Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove journal entry %s: %w", id, err)
+	}
+	return nil
+}
+
+// All returns the readable entries, oldest first, and an UnreadableError for each other one.
+func (j *Journal) All() ([]Entry, []error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	entries := slices.Collect(maps.Values(j.entries))
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
+	return entries, slices.Clone(j.bad)
+}
+
+func read(path string) (Entry, error) {
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return Entry{}, err
+	}
+	var e Entry
+	if err := json.Unmarshal(body, &e); err != nil {
+		return Entry{}, err
+	}
+	if e.Format > Format {
+		return Entry{}, fmt.Errorf("format %d is newer than %d", e.Format, Format)
+	}
+	if e.ID == "" || e.Volume == "" || e.Tenant == "" || e.Sandbox == "" || !slices.Contains(kinds, e.Kind) {
+		return Entry{}, errors.New("id, volume, tenant, sandbox or kind is missing")
+	}
+	return e, nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
