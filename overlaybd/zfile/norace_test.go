@@ -1,0 +1,5 @@
+//go:build !race
+
+package zfile
+
+const raceEnabled = false
