@@ -41,7 +41,7 @@ type Layer struct {
 	Size int64 `json:"size"`
 	// UUID is the layer's uuid in its trailer, canonical lower-case text.
 	UUID string `json:"uuid"`
-	// Codec is how the stored bytes wrap the LSMT stream: empty for none.
+	// Codec is how the stored bytes wrap the LSMT stream: empty for none, or CodecZFile.
 	Codec string `json:"codec,omitzero"`
 }
 

@@ -67,8 +67,8 @@ func checkStack(s Stack) error {
 		return tooManyLayers(len(s.Layers))
 	}
 	for i, l := range s.Layers {
-		if l.Codec != "" {
-			return lsmt.Invalid(fmt.Sprintf("codec of layer %d", i), fmt.Sprintf("%q", l.Codec), "empty")
+		if err := checkCodec(fmt.Sprintf("codec of layer %d", i), l.Codec); err != nil {
+			return err
 		}
 	}
 	return nil

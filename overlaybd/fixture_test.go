@@ -53,8 +53,27 @@ func (r *repo) put(b []byte) Layer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := fmt.Sprintf("%s-%d", l.UUID, len(r.blobs))
+	codec := ""
+	if len(r.blobs)%2 == 1 { // stacks mix layers with and without
+		b, codec = pack(b), CodecZFile
+	}
 	r.blobs[key] = b
-	return Layer{Key: key, Size: int64(len(b)), UUID: l.UUID.String()}
+	return Layer{Key: key, Size: int64(len(b)), UUID: l.UUID.String(), Codec: codec}
+}
+
+func pack(b []byte) []byte {
+	var out bytes.Buffer
+	w, err := NewZFileWriter(&out)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		panic(err)
+	}
+	return out.Bytes()
 }
 
 // publish compacts a sealed layer into the repository.

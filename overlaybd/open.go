@@ -142,7 +142,7 @@ func (e *Engine) openPublished(l Layer) opener {
 			err := &lsmt.CorruptError{Part: "layer", Detail: fmt.Sprintf("%d bytes, want %d", src.Size(), l.Size)}
 			return nil, errors.Join(err, src.Close())
 		}
-		return src, nil
+		return e.unwrap(ctx, l, src)
 	}
 }
 

@@ -55,7 +55,14 @@ func newLayerSource(src Source, name string, timeout time.Duration) *layerSource
 }
 
 // watch sets the channel whose closing ends reads, and the error that they then return.
-func (s *layerSource) watch(done <-chan struct{}, err error) { s.done, s.doneErr = done, err }
+func (s *layerSource) watch(done <-chan struct{}, err error) {
+	s.done, s.doneErr = done, err
+	if inner, ok := s.src.(interface {
+		watch(<-chan struct{}, error)
+	}); ok {
+		inner.watch(done, err)
+	}
+}
 
 // ReadAt reads all of p, or returns an error that names the layer.
 func (s *layerSource) ReadAt(p []byte, off int64) (n int, err error) {

@@ -165,8 +165,8 @@ func (m *Manager) createFrom(ctx context.Context, o CreateOptions, from copied, 
 func (m *Manager) createRecord(ctx context.Context, o CreateOptions, from copied) (
 	gen genlog.Generation[record.Volume], log *genlog.Log[record.Volume], err error) {
 	for range freshIDTries {
-		state, err := m.newVolume(o, from)
-		if err != nil {
+		var state record.Volume
+		if state, err = m.newVolume(o, from); err != nil {
 			return gen, nil, err
 		}
 		log = m.volumeLog(state.ID)

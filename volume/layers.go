@@ -56,9 +56,6 @@ func (c *layerCache) path(digest string) (string, error) {
 
 // open is the engine's way to a layer.
 func (c *layerCache) open(ctx context.Context, l overlaybd.Layer) (overlaybd.Source, error) {
-	if l.Codec != "" {
-		return nil, fmt.Errorf("%w: layer %s has codec %q", ErrUnsupported, l.Key, l.Codec)
-	}
 	path, err := c.path(l.Digest)
 	if err != nil {
 		return nil, err
@@ -83,26 +80,16 @@ func (c *layerCache) open(ctx context.Context, l overlaybd.Layer) (overlaybd.Sou
 	return openLayerFile(path, l.Size)
 }
 
-type layerFile struct {
-	*os.File
-	size int64
-}
-
-func (f layerFile) Size() int64 { return f.size }
-
 func openLayerFile(path string, size int64) (overlaybd.Source, error) {
-	f, err := os.Open(path)
+	f, err := overlaybd.OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && info.Size() != size {
-		err = fmt.Errorf("%w: local copy %s has %d bytes, the layer %d", ErrCorrupt, path, info.Size(), size)
-	}
-	if err != nil {
+	if f.Size() != size {
+		err := fmt.Errorf("%w: local copy %s has %d bytes, the layer %d", ErrCorrupt, path, f.Size(), size)
 		return nil, errors.Join(err, f.Close())
 	}
-	return layerFile{f, size}, nil
+	return f, nil
 }
 
 // fetch copies a layer from the store and keeps it only if size and digest are right.

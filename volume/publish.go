@@ -18,7 +18,7 @@ import (
 )
 
 // writerVersion names the code that turns a sealed layer into the bytes of an upload. It changes with them.
-const writerVersion = "lsmt/1"
+const writerVersion = "lsmt/1 zfile-lz4-4k/1"
 
 // upload sends those sealed layers that the record's stack does not have, bottom first, each under its own declared key.
 func (s *Session) upload(ctx context.Context, sealed []overlaybd.SealedLayer) ([]record.Layer, error) {
@@ -106,7 +106,7 @@ type packed struct {
 	size   int64
 }
 
-// pack writes a layer to a temporary file and takes its digest on the way.
+// pack compresses a layer into a temporary file and takes its digest on the way.
 func (r *Repository) pack(write func(io.Writer) error) (p packed, err error) {
 	f, err := os.CreateTemp(r.tmp, "upload-*")
 	if err != nil {
@@ -119,7 +119,14 @@ func (r *Repository) pack(write func(io.Writer) error) (p packed, err error) {
 	}()
 	sum := sha256.New()
 	var n counter
-	if err := write(io.MultiWriter(f, sum, &n)); err != nil {
+	z, err := overlaybd.NewZFileWriter(io.MultiWriter(f, sum, &n))
+	if err != nil {
+		return p, err
+	}
+	if err := write(z); err != nil {
+		return p, err // without Close: that would complete it
+	}
+	if err := z.Close(); err != nil {
 		return p, err
 	}
 	// It becomes a copy in the layer cache, where its name is its digest and its bytes are not checked again.
@@ -161,5 +168,6 @@ func (r *Repository) send(ctx context.Context, l overlaybd.SealedLayer, p packed
 	if err := r.layers.keep(p.path, p.digest); err != nil {
 		return record.Layer{}, err
 	}
-	return record.Layer{Layer: overlaybd.Layer{Key: key, Digest: p.digest, Size: p.size, UUID: l.UUID}}, nil
+	return record.Layer{Layer: overlaybd.Layer{Key: key, Digest: p.digest, Size: p.size, UUID: l.UUID,
+		Codec: overlaybd.CodecZFile}}, nil
 }

@@ -135,6 +135,9 @@ func (j *Journal) load() error {
 			continue
 		}
 		e, err := read(path)
+		if err == nil && n.Name() != e.ID+suffix {
+			err = fmt.Errorf("it is entry %s under another name", e.ID) // a copy that somebody made may be older than the entry
+		}
 		if err != nil {
 			j.bad = append(j.bad, &UnreadableError{Path: n.Name(), Err: err})
 			continue
@@ -147,7 +150,10 @@ func (j *Journal) load() error {
 // temporary begins the name of a file that is not an entry yet.
 const temporary = ".new-"
 
-func (j *Journal) path(id string) string { return filepath.Join(j.dir, id+".json") }
+// suffix ends the name of an entry, which begins with its id.
+const suffix = ".json"
+
+func (j *Journal) path(id string) string { return filepath.Join(j.dir, id+suffix) }
 
 // Put writes the entry, replacing an earlier one of the same id. When it returns nil the entry survives a power cut.
 func (j *Journal) Put(e Entry) error {
