@@ -83,7 +83,7 @@ func restore(ctx context.Context, m *volume.Manager, d SetDrive) (ref string, fr
 func remove(ctx context.Context, m *volume.Manager, volumes []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	var errs *multierror.Error
+	errs := failures()
 	for _, v := range volumes {
 		if err := m.Delete(ctx, v); err != nil && !errors.Is(err, ErrNotFound) {
 			errs = multierror.Append(errs, err)
@@ -131,8 +131,8 @@ func (n *Node) stepBack(ctx context.Context, sb *sandbox, from Phase) error {
 
 // suspend closes every drive of a sandbox and leaves the volumes with it.
 func (n *Node) suspend(ctx context.Context, sb *sandbox) error {
-	var errs *multierror.Error
-	for _, d := range sb.drives {
+	errs := failures()
+	for _, d := range slices.Backward(sb.drives) {
 		if err := d.suspend(ctx, n); err != nil {
 			errs = multierror.Append(errs, d.wrap(err))
 		}
@@ -188,9 +188,9 @@ func (sb *sandbox) melt() error {
 func (n *Node) deactivate(ctx context.Context, sb *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	var errs *multierror.Error
+	errs := failures()
 	var left []*drive
-	for _, d := range sb.drives {
+	for _, d := range slices.Backward(sb.drives) {
 		if err := d.giveBack(ctx, n); err != nil {
 			errs = multierror.Append(errs, d.wrap(err))
 			left = append(left, d)

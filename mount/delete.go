@@ -47,7 +47,7 @@ func (n *Node) delete(ctx context.Context, sb *sandbox) error {
 		}
 	}
 	// What was paused, here or on another node, before the call or by an earlier try of it, is freed by name.
-	var errs *multierror.Error
+	errs := failures()
 	for _, d := range set.Drives {
 		if err := n.free(ctx, sb, set.Phase, d); err != nil {
 			errs = multierror.Append(errs, fmt.Errorf("drive %s, volume %s: %w", d.Path, d.Volume, err))

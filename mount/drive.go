@@ -67,8 +67,13 @@ func (d *drive) open(ctx context.Context, sb *sandbox) (err error) {
 	case d.Mode != volume.ReadOnly && d.session == nil:
 		d.session, err = sb.m.Attach(ctx, d.Volume, sb.id.Sandbox)
 	case d.cut != nil:
-		// A pause was given up: the device takes writes again.
-		if err = d.session.Thaw(ctx); err == nil {
+		// A pause is given up: the device takes writes again.
+		err = d.session.Thaw(ctx)
+		if errors.Is(err, ErrConflict) {
+			// It had landed, without an answer: the volume is paused, and resumed like any other.
+			d.session, err = sb.m.Attach(ctx, d.Volume, sb.id.Sandbox)
+		}
+		if err == nil {
 			d.cut = nil
 		}
 	}

@@ -160,7 +160,7 @@ func (n *Node) Close(ctx context.Context) error {
 		all = append(all, sb)
 	}
 	n.mu.Unlock()
-	var errs *multierror.Error
+	errs := failures()
 	for _, sb := range all {
 		if err := sb.turn.Acquire(ctx, 1); err != nil {
 			return multierror.Append(errs, err).ErrorOrNil()

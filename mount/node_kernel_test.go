@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandvol/sandvol/mount"
 	"github.com/sandvol/sandvol/mount/fuse"
 	"github.com/sandvol/sandvol/overlaybd/ext4"
@@ -145,7 +143,27 @@ func TestFilesOutliveTheirSandboxOnRealFileSystems(t *testing.T) {
 	check(t, b.Delete(ctx, id))
 }
 
-// A volume that grew is as large for the sandbox that mounts it next, where the kernel lets the file system grow.
+// What was made for the mounts of a sandbox goes with the last of them.
+func TestAPausedSandboxLeavesNoDirectories(t *testing.T) {
+	requireKernelMounts(t)
+	ctx := t.Context()
+	a := newMachine(t, ctx, "a", t.TempDir(), t.TempDir())
+	defer a.off()
+	var mounts []mount.Mount
+	for _, name := range []string{"v", "w"} {
+		_, err := a.m.Create(ctx, volume.CreateOptions{Name: name, Size: 64 * volume.MiB})
+		check(t, err)
+		mounts = append(mounts, mount.Mount{Path: "/mnt/" + name, Volume: name})
+	}
+	_, err := a.Node.Create(ctx, box("s"), mounts)
+	check(t, err)
+	check(t, a.Pause(ctx, box("s")))
+	if _, err := os.Stat(a.path("s", "")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the sandbox's directory after the pause: %v", err)
+	}
+	check(t, a.Delete(ctx, box("s")))
+}
+
 func TestPauseWithAFileOpenSaysSoAndLosesNothing(t *testing.T) {
 	requireKernelMounts(t)
 	ctx := t.Context()
@@ -186,8 +204,13 @@ func TestAKilledHostRecoversItsSandboxes(t *testing.T) {
 	cmd.Stderr = os.Stderr
 	check(t, cmd.Start())
 	lines := bufio.NewScanner(out)
-	for lines.Scan() && !strings.Contains(lines.Text(), "synced") {
+	child := 0
+	for lines.Scan() {
+		if _, err := fmt.Sscanf(lines.Text(), "synced %d", &child); err == nil {
+			break
+		}
 	}
+	defer func() { _ = syscall.Kill(child, syscall.SIGKILL) }()
 	check(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 
@@ -234,7 +257,9 @@ func TestHelperMachine(t *testing.T) {
 	_, err = f.Write(bytes.Repeat([]byte("synced "), 4096))
 	check(t, err)
 	check(t, f.Sync())
-	check(t, unix.Fsync(int(f.Fd())))
-	fmt.Println("synced")
+	// What the host has started outlives it, and must not keep the dead mount alive.
+	child := exec.Command("sleep", "30")
+	check(t, child.Start())
+	fmt.Println("synced", child.Process.Pid)
 	time.Sleep(time.Minute) // to be killed
 }

@@ -130,6 +130,7 @@ func TestBadMountRequestsAreRefusedWholeAndWriteNothing(t *testing.T) {
 		"unknown":       {[]mount.Mount{{Path: "/a", Volume: "nope"}, {Path: "/b", Volume: "neither"}}, mount.ErrNotFound, []string{"nope", "neither", "/a", "/b"}},
 		"too many":      {make([]mount.Mount, 25), mount.ErrInvalid, []string{"25", "24"}},
 		"long":          {[]mount.Mount{{Path: "/" + strings.Repeat("x", 1024), Volume: v.ID}}, mount.ErrInvalid, []string{"1025", "1024"}},
+		"long name":     {[]mount.Mount{{Path: "/" + strings.Repeat("x", 256), Volume: v.ID}}, mount.ErrInvalid, []string{"256", "255"}},
 		"bad reference": {[]mount.Mount{{Path: "/a", Volume: "no/slash"}}, mount.ErrInvalid, []string{"no/slash"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestForkedSandboxesAreIndependent(t *testing.T) {
 	a.write("p", two.ID, 4096, 'b')
 
 	_, err := a.Fork(t.Context(), box("p"), []string{"c1", "p"})
-	if !errors.Is(err, mount.ErrExists) {
+	if !errors.Is(err, mount.ErrInvalid) {
 		t.Errorf("fork into itself: %v", err)
 	}
 	frozen, thawed = 0, 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/go-multierror"
 	"golang.org/x/sync/errgroup"
@@ -108,8 +109,9 @@ func (n *Node) settle(ctx context.Context, sb *sandbox) (volume.Consistency, err
 	case !sb.running:
 		return volume.Crash, nil
 	case n.root != nil:
-		// Unmounting brings a file system to rest better than freezing: nothing is left to replay.
-		for _, d := range sb.drives {
+		// Unmounting brings a file system to rest better than freezing: nothing is left to replay. The last mounted goes first:
+		// the directories above it were made for an earlier one.
+		for _, d := range slices.Backward(sb.drives) {
 			if err := d.unmount(ctx); err != nil {
 				return "", d.wrap(err)
 			}
@@ -149,7 +151,7 @@ func (n *Node) finishAll(ctx context.Context, sb *sandbox, f func(context.Contex
 		})
 	}
 	_ = g.Wait() // the functions return nil: each drive's error is its own
-	var all *multierror.Error
+	all := failures()
 	for _, err := range errs {
 		if err != nil {
 			all = multierror.Append(all, err)

@@ -80,7 +80,7 @@ func (p *plan) keep() {
 func (p *plan) undo(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	var errs *multierror.Error
+	errs := failures()
 	for _, log := range p.sets {
 		_, err := log.Append(ctx, enter(Deleted, nil, p.n.now(), Paused))
 		errs = multierror.Append(errs, err)

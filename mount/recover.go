@@ -45,7 +45,7 @@ func (n *Node) Recover(ctx context.Context) ([]Recovered, error) {
 	for _, id := range order {
 		out = append(out, n.recover(ctx, id, groups[id]))
 	}
-	var errs *multierror.Error
+	errs := failures()
 	return out, multierror.Append(errs, bad...).ErrorOrNil()
 }
 
@@ -62,7 +62,7 @@ func (n *Node) recover(ctx context.Context, id ID, pending []volume.Pending) Rec
 		r.Err = err
 		return r
 	}
-	var errs *multierror.Error
+	errs := failures()
 	if err := n.clearMounts(ctx, sb.id, set); err != nil {
 		r.Err = err
 		return r

@@ -40,7 +40,7 @@ const maxPath = 1024
 
 // checkPaths validates the form of a whole request and reports all that is wrong with it.
 func checkPaths(mounts []Mount, limit int) error {
-	var errs *multierror.Error
+	errs := failures()
 	if len(mounts) > limit {
 		errs = multierror.Append(errs, fmt.Errorf("%w: mounts: %d drives, at most %d allowed", ErrInvalid, len(mounts), limit))
 	}
@@ -50,9 +50,8 @@ func checkPaths(mounts []Mount, limit int) error {
 			continue
 		}
 		for _, other := range mounts[:i] {
-			if m.Path == other.Path || inside(m.Path, other.Path) || inside(other.Path, m.Path) {
-				errs = multierror.Append(errs, fmt.Errorf("%w: mount path %q: equals, holds or is inside mount path %q",
-					ErrInvalid, m.Path, other.Path))
+			if how := overlap(m.Path, other.Path); how != "" {
+				errs = multierror.Append(errs, fmt.Errorf("%w: mount path %q: %s mount path %q", ErrInvalid, m.Path, how, other.Path))
 			}
 		}
 	}
@@ -62,16 +61,45 @@ func checkPaths(mounts []Mount, limit int) error {
 func checkPath(p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):
-		return fmt.Errorf("%w: mount path %q: must be absolute", ErrInvalid, p)
-	case p == "/" || path.Clean(p) != p:
-		return fmt.Errorf("%w: mount path %q: must be clean, as in %q, and not the root", ErrInvalid, p, path.Clean(p))
+		return fmt.Errorf("%w: mount path %q: must be absolute", ErrInvalid, shorten(p))
+	case p == "/":
+		return fmt.Errorf("%w: mount path %q: must not be the root", ErrInvalid, p)
 	case len(p) > maxPath || strings.ContainsRune(p, 0):
-		return fmt.Errorf("%w: mount path of %d bytes: at most %d allowed, none of them NUL", ErrInvalid, len(p), maxPath)
+		return fmt.Errorf("%w: mount path %q of %d bytes: at most %d allowed, none of them NUL",
+			ErrInvalid, shorten(p), len(p), maxPath)
+	case path.Clean(p) != p:
+		return fmt.Errorf("%w: mount path %q: must be clean, as in %q", ErrInvalid, p, path.Clean(p))
+	}
+	for name := range strings.SplitSeq(p[1:], "/") {
+		if len(name) > MaxNameLength {
+			return fmt.Errorf("%w: mount path %q: one of its names has %d bytes, at most %d allowed",
+				ErrInvalid, shorten(p), len(name), MaxNameLength)
+		}
 	}
 	return nil
 }
 
-func inside(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
+// shorten cuts a value that is to be shown in an error.
+func shorten(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "..."
+}
+
+// overlap says how path a is in the way of path b, or nothing.
+func overlap(a, b string) string {
+	switch {
+	case a == b:
+		return "equals"
+	case strings.HasPrefix(a, b+"/"):
+		return "is inside"
+	case strings.HasPrefix(b, a+"/"):
+		return "holds"
+	}
+	return ""
+}
 
 // resolve turns a request into a set, in volume id order: that is the order in which volumes are acquired, so that two
 // requests for the same volumes cannot wait for each other. Everything that is wrong is reported at once.
@@ -79,7 +107,7 @@ func (n *Node) resolve(ctx context.Context, m *volume.Manager, mounts []Mount) (
 	if err := checkPaths(mounts, n.maxDrives); err != nil {
 		return nil, err
 	}
-	var errs *multierror.Error
+	errs := failures()
 	drives := make([]SetDrive, 0, len(mounts))
 	for _, req := range mounts {
 		v, err := m.Get(ctx, req.Volume)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/go-multierror"
 
@@ -58,7 +59,8 @@ func (n *Node) snapshot(ctx context.Context, sb *sandbox, kept ID, p *plan) (Dri
 
 // Fork makes, for each given sandbox id, a copy of this sandbox's drives at one moment: exclusive volumes as copy-on-write
 // children of their own, ro volumes shared. The children are paused: Resume starts each on any node. The sandbox itself goes
-// on. All children are made, or none.
+// on. All children are made, or none. Until its first Resume a child owns its volumes by its drive set only: they are free,
+// and whoever deletes or acquires one of them by its id takes it away.
 func (n *Node) Fork(ctx context.Context, id ID, children []string) ([]DriveSet, error) {
 	sb, leave, err := n.enter(ctx, id)
 	if err != nil {
@@ -110,24 +112,24 @@ func (n *Node) fork(ctx context.Context, sb *sandbox, children []string, p *plan
 	return out, nil
 }
 
-// checkNew refuses children that exist, before anything is made.
+// checkNew refuses children that exist or are named twice, before anything is made.
 func (n *Node) checkNew(ctx context.Context, sb *sandbox, children []string) error {
-	var errs *multierror.Error
-	seen := map[string]bool{sb.id.Sandbox: true}
-	for _, child := range children {
+	errs := failures()
+	for i, child := range children {
+		if child == sb.id.Sandbox || slices.Contains(children[:i], child) {
+			errs = multierror.Append(errs, fmt.Errorf("%w: child %s: is the sandbox itself, or named twice", ErrInvalid, child))
+			continue
+		}
 		log, err := volume.OpenSandboxLog[DriveSet](sb.m, child)
 		if err == nil {
 			_, err = (&sandbox{id: ID{sb.id.Tenant, child}, log: log}).read(ctx)
-			if err == nil || seen[child] {
-				err = fmt.Errorf("%w: sandbox %s", ErrExists, child)
-			} else if errors.Is(err, ErrNotFound) {
-				err = nil
-			}
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			errs = multierror.Append(errs, fmt.Errorf("%w: sandbox %s", ErrExists, child))
+		case !errors.Is(err, ErrNotFound):
 			errs = multierror.Append(errs, err)
 		}
-		seen[child] = true
 	}
 	return errs.ErrorOrNil()
 }
@@ -202,7 +204,7 @@ func (n *Node) rest(ctx context.Context, id ID, drives []*drive) (thaw func() er
 	}
 	var thaws []func() error
 	thaw = func() error {
-		var errs *multierror.Error
+		errs := failures()
 		for _, t := range thaws {
 			errs = multierror.Append(errs, t())
 		}

@@ -292,3 +292,38 @@ func TestHelperServer(t *testing.T) {
 	os.Stdout.WriteString("x")
 	time.Sleep(time.Minute)
 }
+
+// A sandbox is a child of the host. With the connection it could answer for the drives of others.
+func TestChildrenDoNotInheritTheConnection(t *testing.T) {
+	newServer(t)
+	out, err := exec.Command("sh", "-c", "ls -l /proc/self/fd").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(out), "/dev/fuse") {
+		t.Errorf("a child has the connection:\n%s", out)
+	}
+}
+
+func TestADirectoryIsServedByOneProcess(t *testing.T) {
+	requireFUSE(t)
+	dir := filepath.Join(t.TempDir(), "drives")
+	s, err := fuse.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fuse.New(dir)
+	if !errors.Is(err, mount.ErrExists) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a second server on %s: %v", dir, err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := fuse.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

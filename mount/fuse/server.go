@@ -48,6 +48,8 @@ type Server struct {
 
 	closeOnce sync.Once
 	closeErr  error
+
+	lock *os.File // beside dir; held as long as the server is
 }
 
 var _ mount.Exposer = (*Server)(nil)
@@ -71,49 +73,14 @@ func New(dir string, options ...Option) (*Server, error) {
 	for _, o := range options {
 		o(s)
 	}
-	if err := s.prepare(); err != nil {
-		return nil, fmt.Errorf("fuse server on %s: %w", dir, err)
+	err := s.prepare()
+	if err == nil {
+		err = s.serve()
 	}
-	if err := s.serve(); err != nil {
-		return nil, fmt.Errorf("fuse server on %s: %w", dir, err)
+	if err != nil {
+		return nil, fmt.Errorf("fuse server on %s: %w", dir, errors.Join(err, s.unclaim()))
 	}
 	return s, nil
-}
-
-// prepare leaves an empty directory that nothing is mounted on.
-func (s *Server) prepare() error {
-	if err := s.dropDead(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.dir, 0o711); err != nil {
-		return err
-	}
-	var stx unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, s.dir, unix.AT_SYMLINK_NOFOLLOW, 0, &stx); err != nil {
-		return err
-	}
-	if stx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
-		return fmt.Errorf("%w: a mount point", mount.ErrExists)
-	}
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return err
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("%w: %s in the directory", mount.ErrExists, entries[0].Name())
-	}
-	return nil
-}
-
-// dropDead takes away mounts whose server died, of which several can be stacked: every use of them answers ENOTCONN.
-func (s *Server) dropDead() error {
-	var st unix.Stat_t
-	for errors.Is(unix.Stat(s.dir, &st), unix.ENOTCONN) {
-		if err := s.abort(); err != nil {
-			return fmt.Errorf("dead mount: %w", err)
-		}
-	}
-	return nil
 }
 
 func (s *Server) serve() error {
@@ -122,8 +89,8 @@ func (s *Server) serve() error {
 		// No timeouts: names and attributes are asked for each time, so that they are never stale.
 		NullPermissions: true,
 		MountOptions: fuse.MountOptions{
-			FsName:        "sandvol",
-			Name:          "sandvol",
+			FsName:        fsName,
+			Name:          fsName,
 			MaxWrite:      maxRequest,
 			MaxBackground: maxBackground,
 			DisableXAttrs: true,
@@ -139,7 +106,7 @@ func (s *Server) serve() error {
 			Logger:  slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		},
 	}
-	srv, err := fuse.NewServer(fs.NewNodeFS(s.root, o), s.dir, &o.MountOptions)
+	srv, err := connect(s.root, s.dir, o)
 	if err != nil {
 		return errors.Join(err, s.dropDead()) // it can fail after the mount
 	}
@@ -199,7 +166,7 @@ func (s *Server) shut(ctx context.Context) error {
 	if uerr := s.unmount(ctx); uerr != nil {
 		err = errors.Join(err, fmt.Errorf("%w: mount %s aborted: %w", mount.ErrDetached, s.dir, uerr), s.abort())
 	}
-	return errors.Join(err, s.awaitLoop())
+	return errors.Join(err, s.awaitLoop(), s.unclaim())
 }
 
 func (s *Server) closeDrives(ctx context.Context) error {

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// MinBlockSize and MaxBlockSize bound the block sizes that are written. Smaller powers of two can be read.
+	// MinBlockSize is the least block size that is written. Smaller powers of two can be read.
 	MinBlockSize = 4 << 10
+	// MaxBlockSize is the greatest block size.
 	MaxBlockSize = 64 << 10
 
 	crcSize = 4

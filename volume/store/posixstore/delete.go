@@ -15,6 +15,9 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := begin(ctx, key); err != nil {
 		return opError("delete", key, err)
 	}
+	if err := s.present(); err != nil {
+		return opError("delete", key, err)
+	}
 	return opError("delete", key, s.remove(s.path(key)))
 }
 

@@ -147,7 +147,7 @@ func newChild(e fs.DirEntry) (child, bool) {
 func (s *Store) children(prefix string) ([]child, error) {
 	f, err := os.Open(s.path(prefix))
 	if isAbsent(err) {
-		return nil, nil
+		return nil, s.present()
 	}
 	if err != nil {
 		return nil, err
@@ -156,6 +156,9 @@ func (s *Store) children(prefix string) ([]child, error) {
 	entries, err := f.ReadDir(-1)
 	if err != nil && !isAbsent(err) {
 		return nil, err
+	}
+	if len(entries) == 0 {
+		return nil, s.present()
 	}
 	all := make([]child, 0, len(entries))
 	for _, e := range entries {

@@ -120,7 +120,7 @@ func (s *Store) open(key string) (*os.File, fs.FileInfo, error) {
 	path := s.path(key)
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, notExist(err)
+		return nil, nil, s.notStored(err)
 	}
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
@@ -129,7 +129,7 @@ func (s *Store) open(key string) (*os.File, fs.FileInfo, error) {
 	}
 	if err == nil {
 		// When its directory is gone by now, so is the record.
-		err = notExist(s.settle(path, fi))
+		err = s.notStored(s.settle(path, fi))
 	}
 	if err != nil {
 		f.Close()
@@ -149,11 +149,37 @@ func begin(ctx context.Context, key string) error {
 // where a directory should be.
 func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }
 
-func notExist(err error) error {
-	if isAbsent(err) {
-		return store.ErrNotExist
+// notStored gives the absence of a file its class, once it is sure that the store itself is there.
+func (s *Store) notStored(err error) error {
+	if !isAbsent(err) {
+		return err
 	}
-	return err
+	if err := s.present(); err != nil {
+		return err
+	}
+	return store.ErrNotExist
+}
+
+// MissingError says that the shared directory is not what it was when the store was opened: a file system that is not
+// mounted leaves an empty directory, in which nothing is stored and nothing may be taken for absent.
+type MissingError struct {
+	Root string
+	Err  error
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("the shared directory %s is missing or not mounted: %v", e.Root, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// present tells a key that is not stored from a store that is not there. Its own directory is in it from the start.
+func (s *Store) present() error {
+	if _, err := os.Lstat(s.tmp); err != nil {
+		return &MissingError{Root: s.root, Err: err}
+	}
+	return nil
 }
 
 func opError(op, key string, err error) error {

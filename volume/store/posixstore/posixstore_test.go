@@ -154,3 +154,42 @@ func TestDeletedBlobIsReadToItsEnd(t *testing.T) {
 		t.Errorf("%d, %v, %q", n, err, p)
 	}
 }
+
+// A shared directory that is not mounted looks empty. Nothing in it may be taken for absent.
+func TestAStoreThatIsNotMountedIsNotEmpty(t *testing.T) {
+	for name, replace := range map[string]func(string) error{
+		"missing": func(string) error { return nil },
+		"empty":   func(root string) error { return os.Mkdir(root, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "shared")
+			s, err := posixstore.New(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := t.Context()
+			if err := s.PutIfAbsent(ctx, "a/b", []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Rename(root, root+".away"), replace(root)); err != nil {
+				t.Fatal(err)
+			}
+			_, getErr := s.Get(ctx, "a/b")
+			_, listErr := storetest.Collect(s.List(ctx, "a/", "", 0))
+			_, dirsErr := storetest.Collect(s.Dirs(ctx, "", "", 0))
+			for op, err := range map[string]error{"get": getErr, "list": listErr, "dirs": dirsErr,
+				"put": s.PutIfAbsent(ctx, "c/d", nil), "delete": s.Delete(ctx, "a/b")} {
+				if missing := (*posixstore.MissingError)(nil); !errors.As(err, &missing) || errors.Is(err, store.ErrNotExist) {
+					t.Errorf("%s: %v, want a MissingError", op, err)
+				}
+			}
+			_ = os.Remove(root)
+			if err := os.Rename(root+".away", root); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Get(ctx, "a/b"); err != nil || string(got) != "x" {
+				t.Errorf("back again: %q, %v", got, err)
+			}
+		})
+	}
+}

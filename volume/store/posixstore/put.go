@@ -48,6 +48,9 @@ func (s *Store) put(ctx context.Context, key string, fill func(io.Writer) error)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
+	if err := s.present(); err != nil {
+		return err // the temporary file could not be made
+	}
 	tmp := filepath.Join(s.tmp, rand.Text())
 	if err := writeTemp(tmp, fill); err != nil {
 		return err
