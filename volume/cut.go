@@ -106,13 +106,17 @@ func topOf(stack record.Stack) string {
 	return ""
 }
 
-// Thaw lets a device go on after a final cut, when the pause it was for is given up. It is ErrConflict or ErrFenced if the
-// pause or release has landed all the same.
+// Thaw lets a device go on after a final cut, when the pause it was for is given up. It is ErrConflict if the pause or release
+// has landed all the same: then the session has ended as by that.
 func (s *Session) Thaw(ctx context.Context) error {
 	return s.do(ctx, "thaw", func() error {
 		if s.doubt {
 			// A pause that lands after this would let the sandbox be resumed elsewhere while it writes here. So its slot is taken.
-			if err := s.append(ctx, record.Stay(s.grant.Epoch, s.grant.Sandbox)); err != nil {
+			err := s.append(ctx, record.Stay(s.grant.Epoch, s.grant.Sandbox))
+			if errors.Is(err, ErrConflict) && !errors.Is(err, genlog.ErrInDoubt) {
+				s.finish() // it has landed: everything is in the repository, and the sandbox may attach again
+			}
+			if err != nil {
 				return err
 			}
 			s.doubt = false

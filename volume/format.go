@@ -2,7 +2,10 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -20,11 +23,16 @@ const formatRefresh = 30 * time.Second
 
 // formatState is the state of the format log.
 type formatState struct {
-	MinReader int            `json:"minReader"`
-	MinWriter int            `json:"minWriter"`
-	Since     time.Time      `json:"since"`
-	Extra     jsontext.Value `json:",embed"`
+	Repository string         `json:"repository"`
+	MinReader  int            `json:"minReader"`
+	MinWriter  int            `json:"minWriter"`
+	Since      time.Time      `json:"since"`
+	Extra      jsontext.Value `json:",embed"`
 }
+
+// The repository's id is made with its first generation. A node remembers it, so that it never takes another repository, such
+// as the empty one that it would find in a directory that is not mounted, for its own.
+const repositoryFile = "repository"
 
 // formatGate refuses appends once the repository asks for a newer writer.
 type formatGate struct {
@@ -36,19 +44,60 @@ func newFormatGate(st store.Store) *formatGate {
 	return &formatGate{log: genlog.New[formatState](st, formatPrefix)}
 }
 
-// establish creates the format's first generation, or reads the newest one and checks that this version may read.
-func (g *formatGate) establish(ctx context.Context, now time.Time) error {
+// establish creates the format's first generation, or reads the newest one and checks that this version may read it and that
+// it is of the repository that the node's directory belongs to.
+func (g *formatGate) establish(ctx context.Context, now time.Time, dir string) error {
+	known, err := os.ReadFile(filepath.Join(dir, repositoryFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	fresh := err != nil
 	gen, err := g.log.AppendOrCreate(ctx, genlog.Op[formatState]{Name: "format",
 		Apply: func(s formatState) (formatState, bool, error) {
 			if s.MinReader > 0 {
 				return s, false, nil
 			}
-			return formatState{MinReader: formatNumber, MinWriter: formatNumber, Since: now}, true, nil
+			if !fresh {
+				return s, false, otherRepository(dir, string(known), "an empty one")
+			}
+			return formatState{Repository: newNonce(), MinReader: formatNumber, MinWriter: formatNumber, Since: now}, true, nil
 		}})
 	if err != nil {
 		return fmt.Errorf("read the repository's format: %w", err)
 	}
+	switch id := gen.State.Repository; {
+	case fresh:
+		if err := writeDurably(filepath.Join(dir, repositoryFile), []byte(id)); err != nil {
+			return err
+		}
+	case id != string(known):
+		return otherRepository(dir, string(known), id)
+	}
 	return g.accept(gen.State)
+}
+
+func otherRepository(dir, known, found string) error {
+	return fmt.Errorf("%w: directory %s belongs to repository %s, and the store holds %s: is the right one mounted?",
+		ErrUnavailable, dir, known, found)
+}
+
+// writeDurably makes a file, whole or not at all, that a power cut does not take away.
+func writeDurably(path string, body []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncDirs(filepath.Dir(path), filepath.Dir(path))
 }
 
 func (g *formatGate) accept(s formatState) error {

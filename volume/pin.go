@@ -87,6 +87,13 @@ func (m *Manager) pin(ctx context.Context, ref, sandbox string) (*Reader, error)
 	if err != nil {
 		return nil, err
 	}
+	if known && entry.Undoing {
+		// Its removal may still be under way, and would take a mount's pin away under it. This mount gets another one.
+		if err := m.dropPin(ctx, entry); err != nil {
+			return nil, err
+		}
+		known = false
+	}
 	if !known {
 		entry = m.newEntry(journal.Pin, id, sandbox)
 		if err := m.r.journal.Put(entry); err != nil {
@@ -151,10 +158,17 @@ func (m *Manager) checkPinned(ctx context.Context, id string) (Volume, error) {
 	return Volume{}, fmt.Errorf("%w: volume %s is being deleted again and again", ErrUnavailable, id)
 }
 
-// dropPin removes a pin and then its journal entry, even if the caller is gone.
+// dropPin removes a pin and then its journal entry, even if the caller is gone. The journal says so first: a removal without
+// an answer may arrive at any later time, so that pin must not be relied upon again.
 func (m *Manager) dropPin(ctx context.Context, e journal.Entry) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
+	if !e.Undoing {
+		e.Undoing = true
+		if err := m.r.journal.Put(e); err != nil {
+			return err
+		}
+	}
 	if err := m.r.store.Delete(ctx, pinKey(e.Volume, e.Sandbox, e.ID)); err != nil {
 		return fmt.Errorf("%w: remove pin: %w", ErrUnavailable, err)
 	}

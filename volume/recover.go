@@ -78,12 +78,13 @@ func (m *Manager) reopen(ctx context.Context, volume, sandbox string) (*Session,
 	if err != nil || !known || entry.Epoch == 0 || entry.Undoing {
 		return nil, err
 	}
-	gen, err := m.read(ctx, volume)
-	if errors.Is(err, ErrNotFound) {
-		return nil, m.keepLost(entry, err)
-	}
+	gen, err := m.volumeLog(volume).Newest(ctx)
 	if err != nil {
+		// No record at all is no answer: a volume that this node has held has one for ever, if only a tombstone.
 		return nil, err
+	}
+	if gen.State.Status == record.StatusDeleted {
+		return nil, m.keepLost(entry, fmt.Errorf("%w: volume %s was deleted", ErrNotFound, volume))
 	}
 	usable, err := m.usable(gen.State.Reservation, entry)
 	if err != nil || !usable {

@@ -80,7 +80,7 @@ func (c Config) check() error {
 }
 
 func (r *Repository) open(ctx context.Context) (err error) {
-	if err = os.MkdirAll(r.dir, 0o700); err != nil {
+	if err = makeDir(r.dir); err != nil {
 		return err
 	}
 	if r.lock, err = lockDir(r.dir); err != nil {
@@ -104,11 +104,27 @@ func (r *Repository) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.gate = newFormatGate(r.store)
-	if err = r.gate.establish(ctx, r.clock()); err != nil {
+	if err = r.gate.establish(ctx, r.clock(), r.dir); err != nil {
 		return err
 	}
 	r.goBackground(r.gate.watch)
 	return nil
+}
+
+// makeDir makes a directory and those above it, durably: a power cut must not take away the name of a directory in which
+// things are fsynced later.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = makeDir(filepath.Dir(dir)); err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	// One that is there may be of a process that died before this.
+	return syncDirs(filepath.Dir(dir), filepath.Dir(dir))
 }
 
 // lockDir keeps a second process from using the directory. The kernel drops the lock with the process, however it dies.

@@ -50,7 +50,7 @@ type Entry struct {
 	Dir string `json:"dir,omitzero"`
 	// From is the phase that the volume is acquired from: what Recover goes back to.
 	From reservation.Phase `json:"from,omitzero"`
-	// Undoing: the acquire is being undone, and what undoes it may land late. So it is not continued any more.
+	// Undoing: the acquire is being undone, or the pin removed, and that may land late. So it is not continued any more.
 	Undoing bool `json:"undoing,omitzero"`
 	// Epoch is 0 until the acquire is known to have landed.
 	Epoch uint64 `json:"epoch,omitzero"`
@@ -190,13 +190,17 @@ func (j *Journal) replace(id string, body []byte) error {
 	return syncDir(j.dir)
 }
 
-// Remove forgets an entry. Forgetting what is not there is success. It need not be durable: an entry that comes back after
-// a power cut is decided again, with the same outcome.
+// Remove forgets an entry, durably. Forgetting what is not there is success.
 func (j *Journal) Remove(id string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.entries, id)
 	if err := os.Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove journal entry %s: %w", id, err)
+	}
+	// An entry that a power cut brings back would be decided again, and by then others have had the volume: a pin that was
+	// handed over would be removed, and a drive that was given back be reported as lost.
+	if err := syncDir(j.dir); err != nil {
 		return fmt.Errorf("remove journal entry %s: %w", id, err)
 	}
 	return nil

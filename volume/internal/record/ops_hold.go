@@ -88,13 +88,12 @@ func Touch(grant string) genlog.Op[Volume] {
 // taken. It is refused once that has landed.
 func Stay(epoch uint64, owner string) genlog.Op[Volume] {
 	return genlog.Op[Volume]{Name: "touch", Apply: func(v Volume) (Volume, bool, error) {
-		if err := v.Reservation.Check(epoch, owner); err != nil {
-			return v, false, err
+		res := v.Reservation
+		if res.Epoch == epoch && (res.Phase == reservation.Paused || res.Phase == reservation.Free) {
+			return v, false, fmt.Errorf("%w: the pause or release of volume %s has landed", ErrConflict, v.ID)
 		}
-		if v.Reservation.Phase == reservation.Paused {
-			return v, false, fmt.Errorf("%w: the pause of volume %s has landed", ErrConflict, v.ID)
-		}
-		return v, true, nil
+		err := res.Check(epoch, owner)
+		return v, err == nil, err
 	}}
 }
 
