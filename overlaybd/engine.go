@@ -21,7 +21,7 @@ type Engine struct {
 	readTimeout time.Duration
 	sealAt      int
 	log         *slog.Logger
-	boot        string // boot id to use in place of the machine's, for tests
+	boot        string // boot id to use in place of the machine's; empty: that one
 }
 
 // Option changes a default of an Engine.
@@ -32,6 +32,11 @@ func WithReadTimeout(d time.Duration) Option { return func(e *Engine) { e.readTi
 
 // WithSealAt sets the number of live segments at which a device seals its upper by itself.
 func WithSealAt(n int) Option { return func(e *Engine) { e.sealAt = n } }
+
+// WithBootID names the present boot of the machine, for a system that has no /proc/sys/kernel/random/boot_id. Processes of one
+// boot must give the same text, and those of another boot another one: by it a device tells a kill, which loses no write,
+// from a power cut, which loses what was not flushed.
+func WithBootID(id string) Option { return func(e *Engine) { e.boot = id } }
 
 // WithLogger sets where recoveries and failures of background work are reported. By default nowhere.
 func WithLogger(l *slog.Logger) Option { return func(e *Engine) { e.log = l } }
