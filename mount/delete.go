@@ -14,15 +14,7 @@ import (
 // volumes stay. A paused sandbox can be deleted on any node, a running one where it runs. Deleting what is not there is
 // ErrNotFound.
 func (n *Node) Delete(ctx context.Context, id ID) error {
-	sb, leave, err := n.enter(ctx, id)
-	if err != nil {
-		return fmt.Errorf("delete sandbox %s: %w", id, err)
-	}
-	defer leave()
-	if err := n.delete(ctx, sb); err != nil {
-		return fmt.Errorf("delete sandbox %s: %w", id, err)
-	}
-	return nil
+	return n.do(ctx, "delete", id, func(sb *sandbox) error { return n.delete(ctx, sb) })
 }
 
 func (n *Node) delete(ctx context.Context, sb *sandbox) error {

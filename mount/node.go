@@ -115,6 +115,19 @@ func (n *Node) enter(ctx context.Context, id ID) (*sandbox, func(), error) {
 // the turn.
 func (n *Node) leave(sb *sandbox) { sb.turn.Release(1) }
 
+// do runs f when it is this call's turn with the sandbox.
+func (n *Node) do(ctx context.Context, what string, id ID, f func(*sandbox) error) error {
+	sb, leave, err := n.enter(ctx, id)
+	if err == nil {
+		defer leave()
+		err = f(sb)
+	}
+	if err != nil {
+		return fmt.Errorf("%s sandbox %s: %w", what, id, err)
+	}
+	return nil
+}
+
 func (n *Node) now() time.Time { return n.clock().UTC().Round(0) }
 
 // Drives returns what a running sandbox has, in path order, or ErrNotFound if it does not run here.

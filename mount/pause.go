@@ -20,15 +20,7 @@ const publishers = 4
 // sandbox before. A pause that fails may be repeated, or given up with Resume; nothing is lost. Pausing a paused sandbox is
 // success.
 func (n *Node) Pause(ctx context.Context, id ID) error {
-	sb, leave, err := n.enter(ctx, id)
-	if err != nil {
-		return fmt.Errorf("pause sandbox %s: %w", id, err)
-	}
-	defer leave()
-	if err := n.pause(ctx, sb); err != nil {
-		return fmt.Errorf("pause sandbox %s: %w", id, err)
-	}
-	return nil
+	return n.do(ctx, "pause", id, func(sb *sandbox) error { return n.pause(ctx, sb) })
 }
 
 func (n *Node) pause(ctx context.Context, sb *sandbox) error {
