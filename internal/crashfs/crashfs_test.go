@@ -328,6 +328,9 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		b.PowerCut(0)
 	})
+	if dir == "" {
+		return // left out, and the subtest says why
+	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
