@@ -128,8 +128,7 @@ func (r *machineRoom) pause() error {
 	return err
 }
 
-// history are the contents that the device had, oldest first. After a power cut it has one between the last that was
-// made durable and the last: each block is as in one of them.
+// plausible reports whether a power cut may leave this: in each block what was flushed last, or something written since.
 func (r *machineRoom) plausible(got content) bool {
 	for i, b := range got {
 		if b != r.ack.flushed[i] && b != r.ack.live[i] && !(i == 2 && b == 'y' && r.ack.flushed[i] == 'x') {
@@ -160,7 +159,9 @@ func (r *machineRoom) cut(k int, seed int64) (interrupted bool) {
 		r.Fatalf("%s: recover: %v", what, err)
 	}
 	r.check(what, found)
-	r.goOn(what, found)
+	if k%3 == 1 {
+		r.goOn(what, found)
+	}
 	if err := r.p.kill(); err != nil {
 		r.Fatalf("%s: close: %v", what, err)
 	}
@@ -225,6 +226,7 @@ func (r *machineRoom) goOn(what string, found []recoveredDrive) {
 // the node's disk loses power at each of its operations. Every flush that was acknowledged is
 // there afterwards, everything published stays so, and the sandbox goes on.
 func TestPowerCutAtEveryOperationOfTheNode(t *testing.T) {
+	t.Parallel()
 	disk := crashfs.New(t)
 	template, id := volumeOnStore(t)
 	forEachCut(t, disk, 1, func(t *testing.T, k int, seed int64) bool {
@@ -238,6 +240,7 @@ func TestPowerCutAtEveryOperationOfTheNode(t *testing.T) {
 // store and node's directory are on one disk, as on a single machine. What was acknowledged as published
 // has reached the disk, layer before record.
 func TestPowerCutOfAMachineWithStoreAndNode(t *testing.T) {
+	t.Parallel()
 	disk := crashfs.New(t)
 	template, id := volumeOnStore(t)
 	forEachCut(t, disk, 13, func(t *testing.T, k int, seed int64) bool {
@@ -270,8 +273,9 @@ func TestPowerCutAfterAPinWasHandedOver(t *testing.T) {
 	})
 }
 
-// forEachCut calls f for every stride-th operation, on an empty disk each time, until nothing is interrupted. Seed 0 leaves
-// only what was synced; at every fourth cut, or at each when SANDVOL_MODEL_STEPS is set, chance adds some of the rest.
+// forEachCut calls f for every stride-th operation, on an empty disk each time, until nothing is interrupted. Seed 0
+// leaves only what was synced; at every fourth cut, or at each when SANDVOL_MODEL_STEPS is set, chance adds some of
+// the rest.
 func forEachCut(t *testing.T, disk *crashfs.FS, stride int, f func(t *testing.T, k int, seed int64) bool) {
 	cuts := 0
 	for k := 1; ; k += stride {
