@@ -324,3 +324,19 @@ func TestDirectoryBelongsToOneProcess(t *testing.T) {
 	_, err := m.Create(t.Context(), volume.CreateOptions{Size: volume.GiB})
 	wantErr(t, err, overlaybd.ErrClosed)
 }
+
+// A node's directory belongs to one process at a time.
+func TestADirectoryBelongsToOneProcess(t *testing.T) {
+	w, dir := newWorld(t), t.TempDir()
+	w.nodeAt("a", dir)
+	_, err := volume.Open(t.Context(), volume.Config{Store: w.st, Dir: dir, Node: "b"})
+	wantErr(t, err, volume.ErrInUse)
+	if !strings.Contains(err.Error(), dir) {
+		t.Errorf("error does not name the directory: %v", err)
+	}
+	_, err = w.node("c").Get(t.Context(), strings.Repeat("x", 5000))
+	wantErr(t, err, volume.ErrInvalid)
+	if n := len(err.Error()); n > 400 {
+		t.Errorf("the error has %d bytes", n)
+	}
+}

@@ -134,7 +134,10 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("directory %s is in use by another process: %w", dir, err), f.Close())
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%w: another process uses directory %s", ErrInUse, dir)
+		}
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
