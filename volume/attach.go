@@ -215,11 +215,7 @@ func (m *Manager) keepLost(entry journal.Entry, cause error) error {
 // syncDirs fsyncs the directories from root down to leaf, so that the path to a drive is as durable as what is in it.
 func syncDirs(root, leaf string) error {
 	for dir := leaf; ; dir = filepath.Dir(dir) {
-		d, err := os.Open(dir)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		if err := journal.SyncDir(dir); err != nil {
 			return err
 		}
 		if dir == root || dir == filepath.Dir(dir) {

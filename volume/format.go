@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sandvol/sandvol/volume/genlog"
+	"github.com/sandvol/sandvol/volume/internal/journal"
 	"github.com/sandvol/sandvol/volume/store"
 )
 
@@ -67,7 +68,7 @@ func (g *formatGate) establish(ctx context.Context, now time.Time, dir string) e
 	}
 	switch id := gen.State.Repository; {
 	case fresh:
-		if err := writeDurably(filepath.Join(dir, repositoryFile), []byte(id)); err != nil {
+		if err := journal.ReplaceFile(filepath.Join(dir, repositoryFile), []byte(id)); err != nil {
 			return err
 		}
 	case id != string(known):
@@ -79,25 +80,6 @@ func (g *formatGate) establish(ctx context.Context, now time.Time, dir string) e
 func otherRepository(dir, known, found string) error {
 	return fmt.Errorf("%w: directory %s belongs to repository %s, and the store holds %s: is the right one mounted?",
 		ErrUnavailable, dir, known, found)
-}
-
-// writeDurably makes a file, whole or not at all, that a power cut does not take away.
-func writeDurably(path string, body []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(body)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDirs(filepath.Dir(path), filepath.Dir(path))
 }
 
 func (g *formatGate) accept(s formatState) error {

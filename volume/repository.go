@@ -124,7 +124,7 @@ func makeDir(dir string) error {
 		return err
 	}
 	// One that is there may be of a process that died before this.
-	return syncDirs(filepath.Dir(dir), filepath.Dir(dir))
+	return journal.SyncDir(filepath.Dir(dir))
 }
 
 // lockDir keeps a second process from using the directory. The kernel drops the lock with the process, however it dies.

@@ -113,7 +113,7 @@ func Open(dir string) (*Journal, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	// The directory's own name must survive a power cut before the first entry in it counts.
-	if err := syncDir(filepath.Dir(dir)); err != nil {
+	if err := SyncDir(filepath.Dir(dir)); err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	j := &Journal{dir: dir, entries: map[string]Entry{}}
@@ -164,30 +164,11 @@ func (j *Journal) Put(e Entry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err := j.replace(e.ID, body); err != nil {
+	if err := ReplaceFile(j.path(e.ID), body); err != nil {
 		return fmt.Errorf("write journal entry %s: %w", e.ID, err)
 	}
 	j.entries[e.ID] = e
 	return nil
-}
-
-// replace swaps the file in one rename: a reader after a crash sees the old entry or the new one, never a part.
-func (j *Journal) replace(id string, body []byte) error {
-	f, err := os.CreateTemp(j.dir, temporary+"*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(body)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), j.path(id))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(j.dir)
 }
 
 // Remove forgets an entry, durably. Forgetting what is not there is success.
@@ -200,7 +181,7 @@ func (j *Journal) Remove(id string) error {
 	}
 	// An entry that a power cut brings back would be decided again, and by then others have had the volume: a pin that was
 	// handed over would be removed, and a drive that was given back be reported as lost.
-	if err := syncDir(j.dir); err != nil {
+	if err := SyncDir(j.dir); err != nil {
 		return fmt.Errorf("remove journal entry %s: %w", id, err)
 	}
 	return nil
@@ -231,12 +212,4 @@ func read(path string) (Entry, error) {
 		return Entry{}, errors.New("id, volume, tenant, sandbox or kind is missing")
 	}
 	return e, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
