@@ -94,7 +94,7 @@ func remove(ctx context.Context, m *volume.Manager, volumes []string) error {
 
 // create writes the set, attaches, and writes that it runs. Called in turn.
 func (n *Node) create(ctx context.Context, sb *sandbox, drives []SetDrive) ([]Drive, error) {
-	if sb.running && (DriveSet{Drives: sb.set()}).same(drives) {
+	if sb.running && !sb.claimed && (DriveSet{Drives: sb.set()}).same(drives) {
 		return sb.list(), nil
 	}
 	if _, err := sb.log.AppendOrCreate(ctx, begin(Creating, "", drives, n.now())); err != nil {

@@ -22,9 +22,14 @@ func (n *Node) delete(ctx context.Context, sb *sandbox) error {
 	if err != nil {
 		return err
 	}
-	if set.Phase == Running || len(sb.drives) > 0 {
+	if set.runs() || len(sb.drives) > 0 {
 		if err := n.mine(ctx, sb, set); err != nil {
 			return err
+		}
+		if set.Phase == Expiring {
+			if err := n.claimAll(ctx, sb); err != nil {
+				return err
+			}
 		}
 		if err := n.sealAll(ctx, sb); err != nil {
 			return err
@@ -48,7 +53,7 @@ func (n *Node) delete(ctx context.Context, sb *sandbox) error {
 	if err := errs.ErrorOrNil(); err != nil {
 		return err
 	}
-	if _, err := sb.log.Append(ctx, enter(Deleted, nil, n.now(), Creating, Running, Paused, Kept)); err != nil {
+	if _, err := sb.log.Append(ctx, enter(Deleted, nil, n.now(), Creating, Running, Paused, Kept, Expiring)); err != nil {
 		return err
 	}
 	sb.forget()

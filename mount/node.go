@@ -80,13 +80,16 @@ type sandbox struct {
 	log     *genlog.Log[DriveSet]
 	turn    *semaphore.Weighted
 	running bool // its drives are exposed
+	claimed bool // it expires: whatever is still open is only to be flushed
 	drives  []*drive
 	cut     *volume.Cut  // of a pause or deletion that is not complete
 	thaw    func() error // of a freeze that a pause keeps up; nil if there is none
 }
 
 // forget ends the node's part in a sandbox that has left it.
-func (sb *sandbox) forget() { sb.drives, sb.running, sb.cut, sb.thaw = nil, false, nil, nil }
+func (sb *sandbox) forget() {
+	sb.drives, sb.running, sb.claimed, sb.cut, sb.thaw = nil, false, false, nil, nil
+}
 
 // enter gives the caller the sandbox's turn, and the sandbox's state, new or not.
 func (n *Node) enter(ctx context.Context, id ID) (*sandbox, func(), error) {

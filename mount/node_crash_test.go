@@ -64,6 +64,14 @@ var operations = map[string]operation{
 		_, err := h.Resume(ctx, box("s"))
 		return err
 	}},
+	"expire": {running, func(ctx context.Context, h *host) error {
+		_, err := h.Expire(ctx, box("s"), nil)
+		return err
+	}},
+	"expire paused": {paused, func(ctx context.Context, h *host) error {
+		_, err := h.Expire(ctx, box("s"), nil)
+		return err
+	}},
 	"delete paused": {paused, func(ctx context.Context, h *host) error { return h.Delete(ctx, box("s")) }},
 	"fork": {running, func(ctx context.Context, h *host) error {
 		_, err := h.Fork(ctx, box("s"), []string{"c1", "c2"})
@@ -143,6 +151,12 @@ func (h *host) checkWhole(where string, answer error) {
 		h.ok(h.Delete(ctx, box("s")))
 	case mount.Creating: // written, and then nothing more: whoever finds it removes it
 		h.ok(h.Delete(ctx, box("s")))
+	case mount.Expiring:
+		if _, err := h.Resume(ctx, box("s")); !errors.Is(err, mount.ErrConflict) {
+			h.t.Errorf("%s: resume of a claimed sandbox: %v", where, err)
+		}
+		_, err := h.Expire(ctx, box("s"), nil)
+		h.ok(err)
 	case mount.Deleted:
 	default:
 		h.t.Fatalf("%s: sandbox is left %s", where, phase)

@@ -31,6 +31,9 @@ func (n *Node) pause(ctx context.Context, sb *sandbox) error {
 	if set.Phase == Paused && len(sb.drives) == 0 {
 		return nil
 	}
+	if set.Phase == Expiring {
+		return fmt.Errorf("%w: the sandbox is %s", ErrConflict, set.Phase)
+	}
 	if err := n.mine(ctx, sb, set); err != nil {
 		return err
 	}
@@ -58,7 +61,7 @@ func (n *Node) mine(ctx context.Context, sb *sandbox, set DriveSet) error {
 	if sb.running || len(sb.drives) == len(set.Drives) {
 		return nil
 	}
-	if set.Phase != Running {
+	if !set.runs() {
 		return fmt.Errorf("%w: the sandbox is %s", ErrNotReady, set.Phase)
 	}
 	return n.adopt(ctx, sb, set)
@@ -161,12 +164,15 @@ func (n *Node) Resume(ctx context.Context, id ID) ([]Drive, error) {
 		return nil, fmt.Errorf("resume sandbox %s: %w", id, err)
 	}
 	defer leave()
-	if sb.running {
+	if sb.running && !sb.claimed {
 		return sb.list(), nil
 	}
 	set, err := sb.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("resume sandbox %s: %w", id, err)
+	}
+	if set.Phase == Expiring {
+		return nil, fmt.Errorf("resume sandbox %s: %w: it is %s", id, ErrConflict, set.Phase)
 	}
 	if set.Phase != Paused && set.Phase != Running {
 		return nil, fmt.Errorf("resume sandbox %s: %w: it is %s", id, ErrNotReady, set.Phase)

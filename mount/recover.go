@@ -120,7 +120,7 @@ func (n *Node) recoverOne(ctx context.Context, sb *sandbox, set DriveSet, p volu
 		return sb.m.Unplan(*p.Planned) // the set was written: it was acknowledged or is as good as
 	case p.Planned != nil:
 		return discard(ctx, sb.m, *p.Planned)
-	case p.Mode == volume.ReadOnly && (set.Phase != Running || named < 0):
+	case p.Mode == volume.ReadOnly && (!set.runs() || named < 0):
 		return sb.m.Undo(ctx, p.Volume, sb.id.Sandbox)
 	case p.Mode == volume.ReadOnly:
 		return nil // Resume uses the same pin again
@@ -142,11 +142,15 @@ func (n *Node) recoverHeld(ctx context.Context, sb *sandbox, set DriveSet, p vol
 		return err // nil: it had been given back, and the journal did not know yet
 	}
 	d.session = session
-	if set.Phase != Running {
+	if !set.runs() {
 		return d.giveBack(ctx, n)
 	}
 	cut, err := session.Pending(ctx)
-	if err == nil && cut != nil {
+	switch {
+	case err != nil || cut == nil:
+	case set.Phase == Expiring:
+		err = session.Release(ctx, cut) // what is claimed is paused no more
+	default:
 		err = session.Pause(ctx, cut)
 	}
 	// What is not paused stays as it is: its local layers are whole, and Resume, Pause or Delete opens it again.

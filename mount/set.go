@@ -20,7 +20,8 @@ const (
 	Creating Phase = "creating" // nothing was acknowledged yet
 	Running  Phase = "running"
 	Paused   Phase = "paused"
-	Kept     Phase = "kept" // a snapshot: nothing is attached, sandboxes are created from it
+	Kept     Phase = "kept"     // a snapshot: nothing is attached, sandboxes are created from it
+	Expiring Phase = "expiring" // its time is over: what it wrote is being kept, then it is deleted
 	Deleted  Phase = "deleted"
 )
 
@@ -28,6 +29,8 @@ const (
 // names no path of a node.
 type DriveSet struct {
 	Phase Phase `json:"phase"`
+	// Was is what an expiring sandbox was before: Running or Paused.
+	Was Phase `json:"was,omitzero"`
 	// Cut is the freeze under which a snapshot's checkpoints were made.
 	Cut       string     `json:"cut,omitzero"`
 	Drives    []SetDrive `json:"drives,omitempty"`
@@ -52,6 +55,9 @@ type SetDrive struct {
 
 	Extra jsontext.Value `json:",embed"`
 }
+
+// runs reports whether a node has the drives open, or had when it stopped.
+func (s DriveSet) runs() bool { return s.Phase == Running || s.Phase == Expiring && s.Was == Running }
 
 // same reports whether both sets mount the same volumes at the same places.
 func (s DriveSet) same(drives []SetDrive) bool {
@@ -84,7 +90,7 @@ func enter(to Phase, drives []SetDrive, at time.Time, from ...Phase) genlog.Op[D
 		case s.Phase != to && !slices.Contains(from, s.Phase):
 			return s, false, fmt.Errorf("%w: the sandbox is %s and cannot become %s", ErrConflict, s.Phase, to)
 		}
-		s.Phase, s.Drives, s.UpdatedAt = to, slices.Clone(drives), at
+		s.Phase, s.Was, s.Drives, s.UpdatedAt = to, "", slices.Clone(drives), at
 		return s, true, nil
 	}}
 }

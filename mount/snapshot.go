@@ -146,6 +146,9 @@ func (n *Node) cutAll(ctx context.Context, sb *sandbox) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
+	if set.Phase == Expiring {
+		return source{}, fmt.Errorf("%w: the sandbox is %s", ErrConflict, set.Phase)
+	}
 	if !sb.running {
 		if set.Phase != Paused || len(sb.drives) > 0 {
 			return source{}, fmt.Errorf("%w: the sandbox is %s and does not run on node %s", ErrNotReady, set.Phase, n.repo.Node())
