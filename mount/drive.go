@@ -198,10 +198,15 @@ func (sb *sandbox) set() []SetDrive {
 }
 
 // list returns the drives for the host, in path order.
-func (sb *sandbox) list() []Drive {
-	out := make([]Drive, 0, len(sb.drives))
-	for _, d := range sb.drives {
-		v := Drive{Path: d.Path, Volume: d.Volume, Mode: d.Mode, ReadOnly: d.ReadOnly, Device: d.exposure.Path()}
+func (sb *sandbox) list() []Drive { return listOf(sb.drives) }
+
+func listOf(drives []*drive) []Drive {
+	out := make([]Drive, 0, len(drives))
+	for _, d := range drives {
+		v := Drive{Path: d.Path, Volume: d.Volume, Mode: d.Mode, ReadOnly: d.ReadOnly}
+		if d.exposure != nil {
+			v.Device = d.exposure.Path()
+		}
 		if d.kernel != nil {
 			v.Target = d.kernel.Target()
 		}

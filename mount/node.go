@@ -37,6 +37,7 @@ type settings struct {
 	maxDrives int
 	closeWait time.Duration
 	freezer   Freezer
+	guest     func(ID) Guest
 	root      func(ID) string
 	kernel    KernelOptions
 	log       *slog.Logger

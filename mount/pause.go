@@ -112,18 +112,15 @@ func (n *Node) settle(ctx context.Context, sb *sandbox) (volume.Consistency, err
 			}
 		}
 		return volume.Clean, nil
-	case n.freezer != nil && sb.thaw == nil:
-		thaw, err := n.freezer(ctx, sb.id)
-		if err != nil {
-			return "", fmt.Errorf("freeze: %w", err)
+	case sb.thaw == nil:
+		thaw, err := n.freeze(ctx, sb.id, sb.drives)
+		if err != nil || thaw == nil {
+			return volume.Crash, err
 		}
 		// The guest stays frozen from here on: whatever it wrote later would be in no cut. Only a pause that is given up thaws.
 		sb.thaw = thaw
-		return volume.Clean, nil
-	case sb.thaw != nil:
-		return volume.Clean, nil
 	}
-	return volume.Crash, nil
+	return volume.Clean, nil
 }
 
 // finishAll ends each drive's session with f, several at once, and names every drive that failed. Those that ended are not

@@ -200,10 +200,7 @@ func (n *Node) cutRunning(ctx context.Context, sb *sandbox) (cut volume.Cut, err
 // nothing to do it with.
 func (n *Node) rest(ctx context.Context, id ID, drives []*drive) (thaw func() error, err error) {
 	if n.root == nil {
-		if n.freezer == nil {
-			return nil, nil
-		}
-		return n.freezer(ctx, id)
+		return n.freeze(ctx, id, drives)
 	}
 	var thaws []func() error
 	thaw = func() error {
