@@ -20,7 +20,7 @@ func Example() {
 func embed(ctx context.Context, shared, local string) {
 	st := must(posixstore.New(shared)) // a directory that all nodes mount
 	repo := must(volume.Open(ctx, volume.Config{Store: st, Dir: filepath.Join(local, "volumes"), Node: "node-1"},
-		volume.WithFormatter(ext4.Mkfs{})))
+		volume.WithFormatter(ext4.Formatter{})))
 	defer repo.Close()
 	drives := must(fuse.New(filepath.Join(local, "drives"))) // a FUSE mount with one file per drive
 	defer drives.Close(ctx)

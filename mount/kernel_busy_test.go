@@ -267,7 +267,7 @@ func TestHelperHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	dev := mounttest.NewMemDevice(size)
-	if err := (ext4.Mkfs{TempDir: dir}).Format(t.Context(), dev); err != nil {
+	if err := (ext4.Formatter{}).Format(t.Context(), dev); err != nil {
 		t.Fatal(err)
 	}
 	x, err := server.Expose(t.Context(), "drive", dev, false)

@@ -28,7 +28,7 @@ func mountOnce(drives, target string) error {
 	}
 	defer server.Close(ctx)
 	dev := mounttest.NewMemDevice(1 << 30) // stands for an overlaybd device
-	if err := (ext4.Mkfs{}).Format(ctx, dev); err != nil {
+	if err := (ext4.Formatter{}).Format(ctx, dev); err != nil {
 		return err
 	}
 	exposure, err := server.Expose(ctx, "sb1-data", dev, false)

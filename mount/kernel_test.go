@@ -34,9 +34,6 @@ func requireKernelMounts(t *testing.T) {
 			missing = append(missing, path)
 		}
 	}
-	if (ext4.Mkfs{}).Check(t.Context()) != nil {
-		missing = append(missing, "mkfs.ext4")
-	}
 	if len(missing) == 0 {
 		return
 	}
@@ -100,7 +97,7 @@ func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 func (r *rig) formatted(size int64) *mounttest.MemDevice {
 	r.Helper()
 	dev := mounttest.NewMemDevice(size)
-	if err := (ext4.Mkfs{TempDir: r.TempDir()}).Format(r.Context(), dev); err != nil {
+	if err := (ext4.Formatter{}).Format(r.Context(), dev); err != nil {
 		r.Fatal(err)
 	}
 	return dev

@@ -36,7 +36,7 @@ func newMachine(t testing.TB, ctx context.Context, name, dir, shared string) *ma
 	st, err := posixstore.New(shared)
 	check(t, err)
 	repo, err := volume.Open(ctx, volume.Config{Store: st, Dir: filepath.Join(dir, "node"), Node: name},
-		volume.WithFormatter(ext4.Mkfs{TempDir: dir}))
+		volume.WithFormatter(ext4.Formatter{}))
 	check(t, err)
 	m, err := repo.Tenant("team")
 	check(t, err)

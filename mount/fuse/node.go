@@ -2,13 +2,13 @@ package fuse
 
 import (
 	"context"
-	"errors"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandvol/sandvol/mount/internal/exposed"
 	"github.com/sandvol/sandvol/overlaybd"
 )
 
@@ -57,15 +57,15 @@ func (d *drive) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) s
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out.Mode, out.Uid, out.Gid = d.mode, d.uid, d.gid
-	out.Size = uint64(d.size.Load())
-	out.Blocks = out.Size / sector
+	out.Size = uint64(d.dev.Size())
+	out.Blocks = out.Size / overlaybd.SectorSize
 	out.Blksize = blockSize
 	return 0
 }
 
 // Setattr changes owner and permissions, in memory. Times are taken and ignored; a drive has none.
 func (d *drive) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	if size, ok := in.GetSize(); ok && int64(size) != d.size.Load() {
+	if size, ok := in.GetSize(); ok && int64(size) != d.dev.Size() {
 		return syscall.EPERM // a drive is never cut short; it grows by Resize
 	}
 	d.mu.Lock()
@@ -90,8 +90,8 @@ func (d *drive) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sy
 	if d.readOnly && flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		return nil, 0, syscall.EROFS
 	}
-	if err := d.acquire(); err != nil {
-		return nil, 0, errnoOf(err)
+	if !d.gate.Open() {
+		return nil, 0, syscall.ENOENT
 	}
 	return handle{}, fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES, 0
 }
@@ -100,29 +100,29 @@ func (d *drive) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sy
 type handle struct{}
 
 func (d *drive) Release(context.Context, fs.FileHandle) syscall.Errno {
-	d.release()
+	d.gate.Release()
 	return 0
 }
 
 func (d *drive) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if err := d.enter(); err != nil {
-		return nil, errnoOf(err)
+	if !d.gate.Enter() {
+		return nil, syscall.EIO
 	}
-	defer d.leave()
-	n, err := d.read(dest, off)
+	defer d.gate.Leave()
+	n, err := d.dev.Read(dest, off)
 	if err != nil {
-		return nil, errnoOf(err)
+		return nil, exposed.Errno(err)
 	}
 	return fuse.ReadResultData(dest[:n]), 0
 }
 
 func (d *drive) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	if err := d.enterChange(); err != nil {
-		return 0, errnoOf(err)
+	if errno := d.enterChange(); errno != 0 {
+		return 0, errno
 	}
-	defer d.leave()
-	if err := d.write(data, off); err != nil {
-		return 0, errnoOf(err)
+	defer d.gate.Leave()
+	if err := d.dev.Write(data, off); err != nil {
+		return 0, exposed.Errno(err)
 	}
 	return uint32(len(data)), 0
 }
@@ -132,11 +132,11 @@ func (d *drive) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	if d.readOnly {
 		return 0
 	}
-	if err := d.enter(); err != nil {
-		return errnoOf(err)
+	if !d.gate.Enter() {
+		return syscall.EIO
 	}
-	defer d.leave()
-	return errnoOf(d.dev.Flush())
+	defer d.gate.Leave()
+	return exposed.Errno(d.dev.Flush())
 }
 
 // Flush is asked for at each close(2), where nothing is left to write: see the package comment.
@@ -145,51 +145,35 @@ func (d *drive) Flush(context.Context, fs.FileHandle) syscall.Errno { return sys
 // Allocate is fallocate(2). Space cannot be reserved ahead in a layer, so the plain mode is refused and callers that
 // want to fall back do.
 func (d *drive) Allocate(_ context.Context, _ fs.FileHandle, off, n uint64, mode uint32) syscall.Errno {
-	size := d.size.Load()
 	from, count := int64(off), int64(n)
 	switch mode {
 	case unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE:
 		// A hole may reach past the end of a file, where it changes nothing.
-		count = min(count, size-from)
+		count = min(count, d.dev.Size()-from)
 	case unix.FALLOC_FL_ZERO_RANGE, unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE:
-		if outside(from, count, size) {
+		if d.dev.Outside(from, count) {
 			return syscall.ENOSPC
 		}
 	default:
 		return syscall.EOPNOTSUPP
 	}
-	if err := d.enterChange(); err != nil {
-		return errnoOf(err)
+	if errno := d.enterChange(); errno != 0 {
+		return errno
 	}
-	defer d.leave()
+	defer d.gate.Leave()
 	if count <= 0 {
 		return 0
 	}
-	return errnoOf(d.zero(from, count))
+	return exposed.Errno(d.dev.Zero(from, count))
 }
 
 // enterChange keeps all changes from the device of a read-only drive, whatever the kernel let through.
-func (d *drive) enterChange() error {
-	if d.readOnly {
-		return syscall.EROFS
-	}
-	return d.enter()
-}
-
-// errnoOf never answers ENOSYS, which the kernel would remember for the whole mount.
-func errnoOf(err error) syscall.Errno {
+func (d *drive) enterChange() syscall.Errno {
 	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, overlaybd.ErrInvalid):
-		return syscall.EINVAL
-	case errors.Is(err, overlaybd.ErrReadOnly), errors.Is(err, syscall.EROFS):
+	case d.readOnly:
 		return syscall.EROFS
-	case errors.Is(err, syscall.ENOSPC):
-		return syscall.ENOSPC
-	case errors.Is(err, syscall.ENOENT):
-		return syscall.ENOENT
-	default:
+	case !d.gate.Enter():
 		return syscall.EIO
 	}
+	return 0
 }

@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandvol/sandvol/mount"
+	"github.com/sandvol/sandvol/mount/internal/exposed"
 	"github.com/sandvol/sandvol/overlaybd"
 )
 
 const (
 	// maxRequest is the most that one read or write carries, and the size of the buffers that wait for one.
-	maxRequest = 256 << 10
+	maxRequest = exposed.MaxRequest
 	// maxBackground is how many asynchronous requests the kernel sends at once; a loop device's are.
 	maxBackground = 64
 	// serverGrace is how long Close waits for the server loop after the mount is gone. It ends at once, unless a device

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandvol/sandvol/mount"
+	"github.com/sandvol/sandvol/mount/internal/exposed"
 )
 
 // prepare takes the directory over and leaves it empty, with nothing mounted on it.
@@ -21,9 +22,13 @@ func (s *Server) prepare() error {
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o711); err != nil {
 		return err
 	}
-	if err := s.claim(); err != nil {
+	// With the lock it is known, without asking it, that a mount on the directory is a dead process's: asking can hang, as long
+	// as a child that inherited the connection keeps it open.
+	lock, err := exposed.Claim(s.dir)
+	if err != nil {
 		return err
 	}
+	s.lock = lock
 	if err := s.dropDead(); err != nil {
 		return err
 	}
@@ -40,30 +45,11 @@ func (s *Server) prepare() error {
 	return nil
 }
 
-// claim takes the lock beside the directory, which the kernel drops with the process that holds it. Who has the lock knows
-// without asking it that a mount on the directory is a dead process's: asking can hang, as long as a child that inherited
-// the connection keeps it open.
-func (s *Server) claim() error {
-	f, err := os.OpenFile(s.dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("%w: another process serves it", mount.ErrExists)
-		}
-		return errors.Join(err, f.Close())
-	}
-	s.lock = f
-	return nil
-}
-
 // unclaim gives the directory up.
 func (s *Server) unclaim() error {
 	if s.lock == nil {
 		return nil
 	}
-	// The file stays: who has opened it and waits must get the same lock as who comes later.
 	err := s.lock.Close()
 	s.lock = nil
 	return err
