@@ -2,7 +2,6 @@ package nbd
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,7 +23,7 @@ const (
 
 // conn is one client.
 type conn struct {
-	drive *drive
+	drive *exposed.SocketDrive
 	sock  net.Conn
 	in    *bufio.Reader
 
@@ -33,7 +32,7 @@ type conn struct {
 	room memory
 }
 
-func newConn(d *drive, sock net.Conn) *conn {
+func newConn(d *exposed.SocketDrive, sock net.Conn) *conn {
 	return &conn{drive: d, sock: sock, in: bufio.NewReaderSize(sock, inBuffer), room: newMemory(2 * maxPayload)}
 }
 
@@ -85,7 +84,7 @@ func (c *conn) next() (request, error) {
 	case !ok:
 		return r, fmt.Errorf("request magic %x", head[:4])
 	case r.cmd == cmdDisc:
-		return r, errLeft
+		return r, exposed.ErrLeft
 	case r.cmd == cmdRead && r.n <= maxPayload:
 		c.room.take(r.n)
 	case r.cmd == cmdWrite && r.n > maxPayload:
@@ -105,9 +104,9 @@ func (c *conn) next() (request, error) {
 func (c *conn) do(r request) {
 	var data []byte
 	errno := syscall.Errno(syscall.EIO)
-	if c.drive.gate.Enter() {
-		data, errno = c.drive.carryOut(r)
-		c.drive.gate.Leave()
+	if c.drive.Gate.Enter() {
+		data, errno = carryOut(c.drive, r)
+		c.drive.Gate.Leave()
 	}
 	c.answer(r, errno, data)
 	if data != nil {
@@ -140,7 +139,7 @@ func (c *conn) answer(r request, errno syscall.Errno, data []byte) {
 }
 
 // carryOut runs a request on the device. data is a read's, from the pool.
-func (d *drive) carryOut(r request) (data []byte, errno syscall.Errno) {
+func carryOut(d *exposed.SocketDrive, r request) (data []byte, errno syscall.Errno) {
 	known := map[uint16]uint16{cmdRead: 0, cmdWrite: cmdFlagFUA, cmdFlush: 0, cmdTrim: cmdFlagFUA,
 		cmdWriteZeroes: cmdFlagFUA | cmdFlagNoHole | cmdFlagFastZero}
 	// Clients send FUA with commands that change nothing; it is allowed and without effect.
@@ -150,38 +149,38 @@ func (d *drive) carryOut(r request) (data []byte, errno syscall.Errno) {
 	}
 	switch r.cmd {
 	case cmdRead:
-		return d.read(r)
+		return read(d, r)
 	case cmdFlush:
-		if d.readOnly {
+		if d.ReadOnly {
 			return nil, 0
 		}
-		return nil, exposed.Errno(d.dev.Flush())
+		return nil, exposed.Errno(d.Bytes.Flush())
 	}
-	if d.readOnly {
+	if d.ReadOnly {
 		return nil, syscall.EPERM
 	}
-	if d.dev.Outside(r.off, r.n) {
+	if d.Bytes.Outside(r.off, r.n) {
 		return nil, syscall.ENOSPC
 	}
 	var err error
 	switch {
 	case r.cmd == cmdWrite:
-		err = d.dev.Write(r.data, r.off)
+		err = d.Bytes.Write(r.data, r.off)
 	case r.n > 0:
-		err = d.dev.Zero(r.off, r.n)
+		err = d.Bytes.Zero(r.off, r.n)
 	}
 	if err == nil && r.flags&cmdFlagFUA != 0 {
-		err = d.dev.Flush()
+		err = d.Bytes.Flush()
 	}
 	return nil, exposed.Errno(err)
 }
 
-func (d *drive) read(r request) ([]byte, syscall.Errno) {
-	if r.n > maxPayload || d.dev.Outside(r.off, r.n) {
+func read(d *exposed.SocketDrive, r request) ([]byte, syscall.Errno) {
+	if r.n > maxPayload || d.Bytes.Outside(r.off, r.n) {
 		return nil, syscall.EINVAL
 	}
 	data := buffers.get(r.n)
-	n, err := d.dev.Read(data, r.off)
+	n, err := d.Bytes.Read(data, r.off)
 	if err == nil && int64(n) < r.n {
 		err = io.ErrUnexpectedEOF
 	}
@@ -190,10 +189,4 @@ func (d *drive) read(r request) ([]byte, syscall.Errno) {
 		return nil, exposed.Errno(err)
 	}
 	return data, 0
-}
-
-// ended reports whether an error is one of the ways in which connections end every day.
-func ended(err error) bool {
-	return errors.Is(err, errLeft) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

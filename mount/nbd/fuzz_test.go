@@ -52,7 +52,7 @@ func FuzzClient(f *testing.F) {
 	f.Add(with(cmd(cmdRead, 0, 1<<63, 1<<32-1), cmd(cmdWrite, 0, 0, 1<<32-1)), false)
 	f.Fuzz(func(t *testing.T, said []byte, readOnly bool) {
 		dev := mounttest.NewMemDevice(1 << 20)
-		d := &drive{name: "drive", dev: exposed.NewSectors(dev), gate: exposed.NewGate("drive"), readOnly: readOnly}
+		d := &exposed.SocketDrive{Name: "drive", Bytes: exposed.NewSectors(dev), Gate: exposed.NewGate("drive"), ReadOnly: readOnly}
 		client := &script{Reader: bytes.NewReader(said)}
 		err := newConn(d, client).serve()
 		if err == nil {

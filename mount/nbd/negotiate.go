@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-)
 
-// errLeft: the client ended the negotiation, as it may.
-var errLeft = errors.New("nbd: the client left")
+	"github.com/sandvol/sandvol/mount/internal/exposed"
+)
 
 // negotiate greets a client and answers its options until it has chosen the export.
 func (c *conn) negotiate() error {
@@ -62,7 +61,7 @@ func (c *conn) option(noZeroes bool) (chosen bool, err error) {
 	case optExportName:
 		return true, c.exportName(string(data), noZeroes)
 	case optAbort:
-		return false, errors.Join(errLeft, c.reply(opt, repAck, nil))
+		return false, errors.Join(exposed.ErrLeft, c.reply(opt, repAck, nil))
 	case optList:
 		return false, c.list(data)
 	case optInfo, optGo:
@@ -83,9 +82,9 @@ func (c *conn) reply(opt, kind uint32, data []byte) error {
 
 // export is size and flags, as every way to choose the drive answers them.
 func (c *conn) export() []byte {
-	b := binary.BigEndian.AppendUint64(nil, uint64(c.drive.dev.Size()))
+	b := binary.BigEndian.AppendUint64(nil, uint64(c.drive.Bytes.Size()))
 	flags := flagHasFlags | flagFlush | flagFUA | flagTrim | flagWriteZeroes | flagMultiConn | flagFastZero
-	if c.drive.readOnly {
+	if c.drive.ReadOnly {
 		flags |= flagReadOnly
 	}
 	return binary.BigEndian.AppendUint16(b, uint16(flags))
@@ -104,14 +103,14 @@ func (c *conn) exportName(name string, noZeroes bool) error {
 	return err
 }
 
-func (c *conn) knows(name string) bool { return name == "" || name == c.drive.name }
+func (c *conn) knows(name string) bool { return name == "" || name == c.drive.Name }
 
 func (c *conn) list(data []byte) error {
 	if len(data) != 0 {
 		return c.reply(optList, repErrInvalid, nil)
 	}
-	b := binary.BigEndian.AppendUint32(nil, uint32(len(c.drive.name)))
-	if err := c.reply(optList, repServer, append(b, c.drive.name...)); err != nil {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(c.drive.Name)))
+	if err := c.reply(optList, repServer, append(b, c.drive.Name...)); err != nil {
 		return err
 	}
 	return c.reply(optList, repAck, nil)
@@ -130,7 +129,7 @@ func (c *conn) info(opt uint32, data []byte) (chosen bool, err error) {
 	for _, kind := range asked {
 		switch kind {
 		case infoName:
-			answers = append(answers, append([]byte{0, infoName}, c.drive.name...))
+			answers = append(answers, append([]byte{0, infoName}, c.drive.Name...))
 		case infoBlockSize:
 			b := binary.BigEndian.AppendUint32([]byte{0, infoBlockSize}, 1)
 			b = binary.BigEndian.AppendUint32(b, preferred)
