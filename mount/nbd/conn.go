@@ -47,29 +47,14 @@ func (c *conn) serve() error {
 	if err := c.sock.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	work := make(chan request)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer close(work)
-	for started := 0; ; {
+	requests := exposed.NewWorkers(workers, c.do)
+	defer requests.Stop()
+	for {
 		r, err := c.next()
 		if err != nil {
 			return err
 		}
-		select {
-		case work <- r: // one of them is idle
-			continue
-		default:
-		}
-		if started < workers {
-			started++
-			running.Go(func() {
-				for r := range work {
-					c.do(r)
-				}
-			})
-		}
-		work <- r
+		requests.Add(r)
 	}
 }
 
