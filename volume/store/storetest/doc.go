@@ -16,6 +16,9 @@
 //	StopAt(s, n, applied) everything fails from the n-th write on, as for a process that dies there
 //	Trace(s)              records requests, and how many of them followed one another
 //
-// They pass on what they do not hit, so that they nest: Trace(Faulty(s, plan)) counts what was asked, Faulty(Trace(s),
+// CrossCheck lets an operator try a shared directory or bucket from two nodes at once, with the mount options and
+// network that are to be used.
+//
+// The decorators pass on what they do not hit, so that they nest: Trace(Faulty(s, plan)) counts what was asked, Faulty(Trace(s),
 // plan) what arrived.
 package storetest
