@@ -5,7 +5,7 @@
 // coordinator: everything rests on the store's one promise, that of many who create a key one wins.
 //
 //	repo, err := volume.Open(ctx, volume.Config{Store: st, Dir: "/var/lib/sandvol", Node: "node-a"},
-//		volume.WithFormatter(ext4.Mkfs{}))
+//		volume.WithFormatter(ext4.Formatter{}))
 //	team, err := repo.Tenant("team")
 //	v, err := team.Create(ctx, volume.CreateOptions{Name: "workspace"})
 //
@@ -27,6 +27,8 @@
 //     data, so a node that was stalled, or that lost the volume, can waste its time but never another's data.
 //   - A write that a device acknowledged survives the death of the process, a flush that it acknowledged survives a power
 //     cut, and a publish that returned survives the loss of the node.
+//   - A volume can be taken from a node that is lost, or thought to be: TakeOver is somebody's decision and never the
+//     library's. What the former holder had written and not published is kept as a volume of its own.
 //   - The order is always: layer durable, record durable, acknowledge, release, clean up. An operation that dies anywhere
 //     in between is found in the node's journal or in the record, and is finished or undone; it never takes effect twice.
 //   - The collector deletes a layer only when no record can refer to it any more, whatever the clocks say.

@@ -7,7 +7,7 @@
 // deletes everything. Whenever the content should be the same, every file is compared by its sha256; at the end it
 // shows that no layer, mount, loop device or process is left.
 //
-// As root on Linux, with /dev/fuse, loop devices and mkfs.ext4, the sandboxes' drives are mounted file systems. Without
+// As root on Linux, with /dev/fuse and loop devices, the sandboxes' drives are mounted file systems. Without
 // them it says what is missing and does the same on bare block devices.
 package main
 

@@ -82,7 +82,7 @@ func open(ctx context.Context, dir string, t *tree, mounts bool, p *printer) (*d
 // startMounts starts a node whose sandboxes find their drives mounted below the node's directory.
 func (d *demo) startMounts(ctx context.Context, name string) (*node, error) {
 	dir := d.nodeDir(name)
-	n, repo, err := d.openNode(ctx, name, ext4.Mkfs{TempDir: d.dir})
+	n, repo, err := d.openNode(ctx, name, ext4.Formatter{})
 	if err != nil {
 		return nil, err
 	}

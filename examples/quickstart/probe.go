@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandvol/sandvol/mount/fuse"
-	"github.com/sandvol/sandvol/overlaybd/ext4"
 )
 
 // probe says what this machine lacks for mounted file systems; nothing if they work. The error is of a machine that can
@@ -24,9 +23,6 @@ func probe(ctx context.Context, dir string) (missing string, err error) {
 		if unix.Access(device, unix.R_OK|unix.W_OK) != nil {
 			lacks = append(lacks, device)
 		}
-	}
-	if (ext4.Mkfs{}).Check(ctx) != nil {
-		lacks = append(lacks, "mkfs.ext4 (package e2fsprogs)")
 	}
 	if len(lacks) > 0 {
 		return strings.Join(lacks, ", "), nil
