@@ -10,14 +10,26 @@ import (
 	"github.com/sandvol/sandvol/overlaybd/zfile"
 )
 
-// CodecZFile is the Codec of a layer whose LSMT stream is in a ZFile: compressed by blocks, each with its own checksum.
-const CodecZFile = "zfile"
+// Codecs, by the name that a Layer has for how its stored bytes wrap the LSMT stream. Empty: not at all.
+const (
+	// CodecZFile: in a ZFile, compressed by blocks, each with its own checksum.
+	CodecZFile = "zfile"
+	// CodecTar: as the one file of a tar file.
+	CodecTar = "tar"
+	// CodecTarZFile: in a ZFile, which is the one file of a tar file. Images have their layers so.
+	CodecTarZFile = "tar+zfile"
+	// CodecAuto: what the stored bytes themselves say, found out with a read more each time that the layer is opened. It is
+	// for layers at hand. A record names what Detect found, so that damage never changes what bytes are taken for.
+	CodecAuto = "auto"
+)
 
 func checkCodec(field, codec string) error {
-	if codec != "" && codec != CodecZFile {
-		return lsmt.Invalid(field, fmt.Sprintf("%q", codec), fmt.Sprintf("empty or %q", CodecZFile))
+	switch codec {
+	case "", CodecZFile, CodecTar, CodecTarZFile, CodecAuto:
+		return nil
 	}
-	return nil
+	return lsmt.Invalid(field, fmt.Sprintf("%q", codec),
+		fmt.Sprintf("empty, %q, %q, %q or %q", CodecZFile, CodecTar, CodecTarZFile, CodecAuto))
 }
 
 // NewZFileWriter returns a writer that puts the layer written to it into a ZFile on w, with blocks of 4 KiB in LZ4 and
@@ -25,9 +37,9 @@ func checkCodec(field, codec string) error {
 // bytes. A writer that is given up is dropped without Close.
 func NewZFileWriter(w io.Writer) (io.WriteCloser, error) { return zfile.NewWriter(w, zfile.Options{}) }
 
-// zfileSource is the LSMT stream in a ZFile.
-type zfileSource struct {
-	*zfile.Reader
+// wrappedSource is the LSMT stream in a layer's stored bytes.
+type wrappedSource struct {
+	stream
 	stored *layerSource
 }
 
@@ -38,29 +50,28 @@ func (e *Engine) unwrap(ctx context.Context, l Layer, src Source) (Source, error
 	}
 	stored := newLayerSource(src, l.UUID, e.readTimeout)
 	stored.watch(ctx.Done(), context.Canceled)
-	r, err := zfile.Open(stored, src.Size())
+	inner, err := openStream(ctx, l, stored, src)
 	if err != nil {
-		return nil, errors.Join(zfileError(err), stored.Close())
+		return nil, errors.Join(err, stored.Close())
 	}
-	return &zfileSource{r, stored}, nil
+	return &wrappedSource{inner, stored}, nil
 }
 
-// ReadAt reads the LSMT stream.
-func (s *zfileSource) ReadAt(p []byte, off int64) (int, error) {
-	n, err := s.Reader.ReadAt(p, off)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = zfileError(err)
+func openStream(ctx context.Context, l Layer, stored *layerSource, src Source) (stream, error) {
+	remote, ok := src.(RemoteSource)
+	if ok && (l.Codec == CodecZFile || l.Codec == CodecTarZFile) {
+		return openRemote(ctx, l, stored, remote)
 	}
-	return n, err
+	return unwrapStream(stored, src.Size(), l.Codec)
 }
 
 // Local: the stored bytes are watched where they are read, so nobody need watch again.
-func (s *zfileSource) Local() bool { return true }
+func (s *wrappedSource) Local() bool { return true }
 
-func (s *zfileSource) watch(done <-chan struct{}, err error) { s.stored.watch(done, err) }
+func (s *wrappedSource) watch(done <-chan struct{}, err error) { s.stored.watch(done, err) }
 
 // Close closes the stored bytes.
-func (s *zfileSource) Close() error { return s.stored.Close() }
+func (s *wrappedSource) Close() error { return s.stored.Close() }
 
 // zfileError gives an error of a ZFile this package's class.
 func zfileError(err error) error {

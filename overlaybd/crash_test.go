@@ -61,6 +61,22 @@ func (a *witness) seal(t *testing.T, final bool) error {
 	return a.durable(err)
 }
 
+// reclaim gives space back; everything written before it is durable then.
+func (a *witness) reclaim(t *testing.T) error {
+	_, err := a.w.Reclaim(t.Context())
+	return a.durable(err)
+}
+
+// rewrite overwrites a few whole blocks again and again, so that there is something to give back.
+func (a *witness) rewrite() error {
+	for range 4 {
+		if err := a.write(8, 8); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a *witness) grow() error {
 	a.maxSize = a.size + SectorSize
 	err := a.w.Grow(a.maxSize)
@@ -88,11 +104,21 @@ func (a *witness) run(t *testing.T, e *Engine, dir string) error {
 		func() error { return a.write(2, 4) },
 		func() error { return a.discard(3, 1) },
 		a.flush,
+		a.rewrite,
+		func() error { return a.reclaim(t) },
 		func() error { return a.write(20, 1) },
 		func() error { return a.seal(t, false) },
 		func() error { return a.write(1, 6) },
 		a.grow,
+		a.rewrite,
+		func() error { return a.reclaim(t) },
+		func() error { return a.write(9, 2) },
+		func() error { return a.reclaim(t) },
 		closeDevice, open,
+		a.rewrite,
+		a.flush,
+		func() error { return a.write(0, 2) },
+		func() error { return a.reclaim(t) },
 		func() error { return a.rolls() }, // with a limit of 8 segments, twice
 		a.flush,
 		func() error { return a.write(5, 2) },

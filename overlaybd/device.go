@@ -41,8 +41,10 @@ type Layer struct {
 	Size int64 `json:"size"`
 	// UUID is the layer's uuid in its trailer, canonical lower-case text.
 	UUID string `json:"uuid"`
-	// Codec is how the stored bytes wrap the LSMT stream: empty for none, or CodecZFile.
+	// Codec is how the stored bytes wrap the LSMT stream: empty for not at all, or one of the Codec constants.
 	Codec string `json:"codec,omitzero"`
+	// Tail is how many bytes at the end of the stored bytes opening the layer reads; 0: unknown. It only saves requests.
+	Tail int64 `json:"tail,omitzero"`
 }
 
 // Stack is the content of a disk: layers, bottom first, and the size of the disk in bytes. It is a value; forking,

@@ -20,6 +20,10 @@
 //   - Published layers are shared, not copied: a child's stack names its parent's layers.
 //   - Reads hold no lock during I/O and allocate nothing. A store that is gone makes them fail within ReadTimeout, and
 //     Close ends them at once.
+//   - Rewriting the same blocks for ever takes a bounded space: overwritten data of the upper is given back while the
+//     device is in use. See WithReclaim.
+//   - Layers below a running device can be merged, and the device moved to what they became: see MergeParts and
+//     ReplaceLayers.
 //   - Hostile layers give ErrCorrupt: no panic, no allocation from an unchecked length, no wrong data from a short
 //     file.
 //   - After a failed fsync the device is ErrFailed for writes and flushes, for ever; reads go on.
@@ -29,7 +33,7 @@
 //	lock             flocked while the device is open
 //	state.json       uppers, topmost first, and sealed layers, bottom first; replaced as a whole
 //	<uuid>.data      an upper's data; the same file once it is sealed
-//	<uuid>.index     an upper's records
+//	<uuid>.index     an upper's records; .index.new while it is being rewritten
 //	<uuid>.pending   an upper's records that are not in its index yet
 //
 // Files are made before state.json names them, and removed after it stops to. A device with as many segments in its
@@ -38,6 +42,13 @@
 //
 // # What it does not do
 //
-// Layers are bare: wrapping in ZFile or tar, compaction of stacks and reclaiming space in an upper are not here yet.
-// The content of a layer is not verified: whoever implements Config.Open checks digests.
+// Opening a stack reads indexes, not data, and compares nothing with a digest: Verify does, and so may whoever implements
+// Config.Open. Blocks of a ZFile are compared with their checksums when they are read. Only a layer that comes by range and
+// has no such checksums is compared with its digest first: see RemoteSource.
+//
+// # Layers at hand
+//
+// Detect tells how a file wraps its layer: in a tar file, in a ZFile, in both, or not at all. Verify reads a layer whole
+// and names what is wrong with it. Diff finds where two stacks may differ, from their indexes alone. Package turbo makes a
+// plain layer of a TurboOCI layer as it is read.
 package overlaybd

@@ -13,6 +13,9 @@ const (
 	DefaultReadTimeout = 30 * time.Second
 	// DefaultSealAt leaves room below the format's limit of 999,936 segments a layer.
 	DefaultSealAt = 900_000
+	// DefaultReclaimRatio and DefaultReclaimFloor say when a device gives the space of overwritten data back.
+	DefaultReclaimRatio = 0.5
+	DefaultReclaimFloor = 64 << 20
 )
 
 // Engine opens stacks as block devices. It has no state of its own: devices do not know of each other.
@@ -20,6 +23,10 @@ type Engine struct {
 	cfg         Config
 	readTimeout time.Duration
 	sealAt      int
+	reclaimAt   reclaimLimits
+	checkChain  bool
+	splitAt     int   // index entries at which a merged run becomes several layers
+	mergeRate   int64 // bytes a second; 0: any
 	log         *slog.Logger
 	boot        string // boot id to use in place of the machine's; empty: that one
 }
@@ -33,9 +40,27 @@ func WithReadTimeout(d time.Duration) Option { return func(e *Engine) { e.readTi
 // WithSealAt sets the number of live segments at which a device seals its upper by itself.
 func WithSealAt(n int) Option { return func(e *Engine) { e.sealAt = n } }
 
-// WithBootID names the present boot of the machine, for a system that has no /proc/sys/kernel/random/boot_id. Processes of one
-// boot must give the same text, and those of another boot another one: by it a device tells a kill, which loses no write,
-// from a power cut, which loses what was not flushed.
+// WithReclaim sets when a device gives the space of overwritten data of its upper back, in the background: when that is
+// at least the ratio of all its bytes, and at least floor bytes. What the last time could not give back does not count.
+// With a ratio above 1 only Reclaim does it.
+func WithReclaim(ratio float64, floor int64) Option {
+	return func(e *Engine) { e.reclaimAt = reclaimLimits{ratio, floor} }
+}
+
+// WithMergeRate bounds how many bytes a second Merge and MergeParts write, and ReplaceLayers reads back, so that they
+// leave the disk and the network to the devices. By default there is no bound.
+func WithMergeRate(bytesPerSecond int64) Option {
+	return func(e *Engine) { e.mergeRate = bytesPerSecond }
+}
+
+// WithChainCheck makes devices refuse a stack, ErrCorrupt, in which a layer names another parent than the layer below
+// it, unless one of the two has no uuid. Without it only what a device's own directory holds is checked: foreign
+// stacks whose uuids say nothing are common.
+func WithChainCheck() Option { return func(e *Engine) { e.checkChain = true } }
+
+// WithBootID names the present boot of the machine, for a system that has no /proc/sys/kernel/random/boot_id.
+// Processes of one boot must give the same text, and those of another boot another one: by it a device tells a kill,
+// which loses no write, from a power cut, which loses what was not flushed.
 func WithBootID(id string) Option { return func(e *Engine) { e.boot = id } }
 
 // WithLogger sets where recoveries and failures of background work are reported. By default nowhere.
@@ -43,7 +68,8 @@ func WithLogger(l *slog.Logger) Option { return func(e *Engine) { e.log = l } }
 
 // New returns an Engine.
 func New(cfg Config, opts ...Option) (*Engine, error) {
-	e := &Engine{cfg: cfg, readTimeout: DefaultReadTimeout, sealAt: DefaultSealAt, log: slog.New(slog.DiscardHandler)}
+	e := &Engine{cfg: cfg, readTimeout: DefaultReadTimeout, sealAt: DefaultSealAt, splitAt: lsmt.MaxSegments,
+		reclaimAt: reclaimLimits{DefaultReclaimRatio, DefaultReclaimFloor}, log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(e)
 	}
@@ -54,6 +80,12 @@ func New(cfg Config, opts ...Option) (*Engine, error) {
 		return nil, lsmt.Invalid("read timeout", e.readTimeout, "positive")
 	case e.sealAt < minSealAt || e.sealAt > lsmt.MaxSegments:
 		return nil, lsmt.Invalid("seal limit", e.sealAt, fmt.Sprintf("%d to %d segments", minSealAt, lsmt.MaxSegments))
+	case !(e.reclaimAt.ratio > 0):
+		return nil, lsmt.Invalid("reclaim ratio", e.reclaimAt.ratio, "above 0")
+	case e.mergeRate < 0:
+		return nil, lsmt.Invalid("merge rate", e.mergeRate, "not negative")
+	case e.reclaimAt.floor <= 0:
+		return nil, lsmt.Invalid("reclaim floor", e.reclaimAt.floor, "above 0")
 	}
 	return e, nil
 }

@@ -98,6 +98,13 @@ func (m *world) flush(t *rapid.T) {
 	m.flushed()
 }
 
+func (m *world) reclaim(t *rapid.T) {
+	if _, err := m.w.Reclaim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.flushed()
+}
+
 func (m *world) grow(t *rapid.T) {
 	size := m.w.Size() + int64(rapid.IntRange(0, 8).Draw(t, "more"))*SectorSize
 	if size > modelSectors*SectorSize || m.final {
@@ -157,6 +164,26 @@ func (m *world) compact(t *rapid.T) {
 	to := rapid.IntRange(from+2, len(m.stack.Layers)).Draw(t, "to")
 	m.stack = m.repo.merge(t, m.stack, from, to)
 	m.reopen(t)
+}
+
+// replace merges a run of the published stack below the running device.
+func (m *world) replace(t *rapid.T) {
+	if len(m.stack.Layers) < 2 {
+		return
+	}
+	from := rapid.IntRange(0, len(m.stack.Layers)-2).Draw(t, "from")
+	to := rapid.IntRange(from+2, len(m.stack.Layers)).Draw(t, "to")
+	run := m.stack.Layers[from:to]
+	merged, by := m.repo.mergeParts(t, m.engine, run)
+	if err := m.w.ReplaceLayers(t.Context(), run, by, merged.Content); err != nil {
+		t.Fatal(err)
+	}
+	// The record may or may not follow.
+	if rapid.Bool().Draw(t, "recorded") {
+		m.stack.Layers = m.w.Stack().Layers
+	} else {
+		m.reopen(t)
+	}
 }
 
 func (m *world) reopen(t *rapid.T) {
@@ -280,7 +307,8 @@ func TestDeviceAgainstByteSlice(t *testing.T) {
 		m := newWorld(rt, dir)
 		rt.Repeat(map[string]func(*rapid.T){
 			"write": m.write, "write again": m.write, "write more": m.write, "discard": m.discard, "flush": m.flush,
-			"seal": m.seal, "thaw": m.thaw, "grow": m.grow, "compact": m.compact, "reopen": m.reopen,
+			"reclaim": m.reclaim, "seal": m.seal, "thaw": m.thaw, "grow": m.grow, "compact": m.compact,
+			"replace": m.replace, "reopen": m.reopen,
 			"kill": m.kill, "power cut": m.powerCut, "": m.check,
 		})
 		if err := m.w.Close(); err != nil {

@@ -82,7 +82,11 @@ func (e *Engine) openLayer(
 	s.sources[i] = ls
 	// While it is being opened, the caller's context ends its reads; later the device's Close does.
 	ls.watch(ctx.Done(), context.Canceled)
-	l, err := lsmt.OpenLayer(ls, src.Size())
+	read := lsmt.OpenLayer
+	if isRemote(src) {
+		read = lsmt.OpenTail // the beginning would be one request more
+	}
+	l, err := read(ls, src.Size())
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
@@ -141,6 +145,11 @@ func (e *Engine) openPublished(l Layer) opener {
 		if l.Size != 0 && src.Size() != l.Size {
 			err := &lsmt.CorruptError{Part: "layer", Detail: fmt.Sprintf("%d bytes, want %d", src.Size(), l.Size)}
 			return nil, errors.Join(err, src.Close())
+		}
+		if remote, ok := src.(RemoteSource); ok {
+			if err := prepare(ctx, l, remote); err != nil {
+				return nil, errors.Join(err, src.Close())
+			}
 		}
 		return e.unwrap(ctx, l, src)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -156,6 +157,13 @@ func (w *Writable) openLayers(ctx context.Context, s Stack, ids []uuid.UUID, pla
 		return err
 	}
 	w.base = base
+	if err := w.engine.checkParents(base.layers); err != nil {
+		return err
+	}
+	for i, l := range base.layers {
+		w.order = append(w.order, placedLayer{uint8(i), l.uuid})
+	}
+	w.spans = slices.Repeat([]int{1}, len(s.Layers))
 	w.top = base.uuidBelow(len(base.layers))
 	w.view.Store(&lsmt.View{Base: base.index, Files: base.files()})
 	return w.describeSealed(plan, len(s.Layers))

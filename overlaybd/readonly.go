@@ -41,6 +41,9 @@ func (e *Engine) OpenReadOnly(ctx context.Context, s Stack) (*ReadOnly, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := e.checkParents(base.layers); err != nil {
+		return nil, errors.Join(err, base.close())
+	}
 	r := &ReadOnly{size: s.VirtualSize, base: base, done: make(chan struct{})}
 	base.watch(r.done)
 	r.view = lsmt.View{Base: base.index, Files: base.files()}

@@ -3,7 +3,6 @@ package overlaybd
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -203,94 +202,5 @@ func TestNoAllocationOnReadAndWrite(t *testing.T) {
 		if n != 0 {
 			t.Errorf("%s allocates %v times", what, n)
 		}
-	}
-}
-
-func BenchmarkRead(b *testing.B) {
-	const size = 256 * mib
-	for _, layers := range []int{1, 8, 32} {
-		b.Run(fmt.Sprintf("layers=%d/bs=4k/pattern=rand", layers), func(b *testing.B) {
-			w := openDevice(b, newEngine(b, newRepo()), b.TempDir(), emptyStack(size))
-			defer w.Close()
-			p := make([]byte, mib)
-			for off := int64(0); off < size; off += mib {
-				if _, err := w.WriteAt(p, off); err != nil {
-					b.Fatal(err)
-				}
-			}
-			seal(b, w, SealOptions{})
-			rnd := rand.New(rand.NewPCG(1, 1))
-			for range layers - 1 {
-				for range 2000 {
-					if _, err := w.WriteAt(p[:4096], rnd.Int64N(size/4096)*4096); err != nil {
-						b.Fatal(err)
-					}
-				}
-				seal(b, w, SealOptions{})
-			}
-			b.SetBytes(4096)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := w.ReadAt(p[:4096], rnd.Int64N(size/4096)*4096); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkWrite(b *testing.B) {
-	const size = 512 * mib
-	for _, bs := range []int{4 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("bs=%dk", bs>>10), func(b *testing.B) {
-			w := openDevice(b, newEngine(b, newRepo()), b.TempDir(), emptyStack(size))
-			defer w.Close()
-			p := make([]byte, bs)
-			rnd := rand.New(rand.NewPCG(1, 1))
-			b.SetBytes(int64(bs))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := w.WriteAt(p, rnd.Int64N(size/int64(bs))*int64(bs)); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkWriteFlush(b *testing.B) {
-	w := openDevice(b, newEngine(b, newRepo()), b.TempDir(), emptyStack(mib))
-	defer w.Close()
-	p := make([]byte, 4096)
-	for b.Loop() {
-		if _, err := w.WriteAt(p, 0); err != nil {
-			b.Fatal(err)
-		}
-		mustFlush(b, w)
-	}
-}
-
-func BenchmarkSeal(b *testing.B) {
-	for _, n := range []int{10_000, 300_000} {
-		b.Run(fmt.Sprintf("segments=%d", n), func(b *testing.B) {
-			p := make([]byte, SectorSize)
-			for b.Loop() {
-				b.StopTimer()
-				w := openDevice(b, newEngine(b, newRepo()), b.TempDir(), emptyStack(int64(n)*2*SectorSize))
-				for i := range n {
-					if _, err := w.WriteAt(p, int64(i)*2*SectorSize); err != nil {
-						b.Fatal(err)
-					}
-				}
-				mustFlush(b, w)
-				b.StartTimer()
-				seal(b, w, SealOptions{})
-				b.StopTimer()
-				if err := w.Close(); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-			}
-		})
 	}
 }

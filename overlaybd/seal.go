@@ -143,7 +143,7 @@ func (w *Writable) pushUpper() error {
 		return err
 	}
 	state := w.state
-	state.Uppers = append([]localLayer{localLayerOf(fresh, len(v.Files))}, state.Uppers...)
+	state.Uppers = append([]localLayer{localLayerOf(fresh, layersUsed(v.Files))}, state.Uppers...)
 	if err := w.save(state); err != nil {
 		// The files stay: the state on disk may already name them. Otherwise the next open removes them.
 		return errors.Join(err, fresh.Close())
@@ -151,7 +151,7 @@ func (w *Writable) pushUpper() error {
 	next := &lsmt.View{
 		Logs:  append([]*lsmt.Log{fresh}, v.Logs...),
 		Base:  v.Base,
-		Files: append(v.Files[:len(v.Files):len(v.Files)], fresh.Data()),
+		Files: withFile(v.Files, int(fresh.Tag()), fresh.Data()),
 	}
 	w.writing.Lock()
 	w.upper = fresh
@@ -162,10 +162,12 @@ func (w *Writable) pushUpper() error {
 
 // createUpper makes the files of an upper above everything in v, fsynced, directory included.
 func (w *Writable) createUpper(v *lsmt.View) (*lsmt.Log, error) {
-	if len(v.Files) > lsmt.MaxLowers {
-		return nil, tooManyLayers(len(v.Files))
+	if n := layersUsed(v.Files); n > lsmt.MaxLowers {
+		return nil, tooManyLayers(n)
 	}
-	o := lsmt.LogOptions{Parent: w.topUUID(v), VirtualSize: w.size.Load(), Tag: uint8(len(v.Files)), BootID: w.boot}
+	o := lsmt.LogOptions{
+		Parent: w.topUUID(v), VirtualSize: w.size.Load(), Tag: uint8(freeSlot(v.Files)), BootID: w.boot,
+	}
 	if len(v.Logs) > 0 {
 		o.Below = v.Logs[0]
 	}
@@ -207,7 +209,7 @@ func (w *Writable) sealBelow() error {
 // then the index that the file no longer needs goes: a crash in between opens the log again.
 func (w *Writable) sealLog(l *lsmt.Log) error {
 	v := w.view.Load()
-	if n := len(v.Files) - len(v.Logs) + 1; n > lsmt.MaxLowers {
+	if n := layersUsed(v.Files) - len(v.Logs) + 1; n > lsmt.MaxLowers {
 		return tooManyLayers(n)
 	}
 	segs, err := l.Seal()
@@ -233,6 +235,7 @@ func (w *Writable) sealLog(l *lsmt.Log) error {
 		UUID: l.UUID().String(), ParentUUID: l.Parent().String(), Path: l.Path(),
 		VirtualSize: l.VirtualSize(), FileSize: info.Size(), LiveBytes: l.LiveBytes(), Segments: len(segs),
 	})
+	w.order = append(w.order, placedLayer{l.Tag(), l.UUID()})
 	w.top = l.UUID()
 	next := &lsmt.View{Logs: v.Logs[:len(v.Logs)-1], Base: lsmt.NewIndex(merged), Files: v.Files}
 	w.writing.Lock()
@@ -305,6 +308,7 @@ func (w *Writable) Published(uuid string, l Layer) {
 	defer w.sealing.Unlock()
 	for i := w.published; i < len(w.sealed); i++ {
 		if w.sealed[i].UUID == uuid {
+			w.spans = append(w.spans, i+1-w.published)
 			w.published = i + 1
 			w.stack.Layers = append(slices.Clip(w.stack.Layers), l)
 			return

@@ -1,6 +1,7 @@
 package overlaybd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,12 +35,14 @@ func (f *fileSource) Size() int64 { return f.size }
 // Local says that reads go to a local disk, and that Close may be called during a read.
 func (f *fileSource) Local() bool { return true }
 
-// layerSource is one sealed layer under an open device. Reads of a Source that does not say it is local run beside the
-// caller: the kernel's requests cannot be cancelled, so a store that is gone must not hold them, nor Close, for ever.
+// layerSource is one sealed layer under an open device. The kernel's requests cannot be cancelled, so a store that is gone
+// must not hold them, nor Close, for ever: a RemoteSource sees to that itself, and reads of any other Source that does not
+// say it is local run beside the caller.
 type layerSource struct {
 	src     Source
 	name    string // uuid of the layer, for errors
 	local   bool
+	remote  RemoteSource // src, or nil
 	timeout time.Duration
 	done    <-chan struct{} // closed when nobody wants the result any more
 	doneErr error
@@ -51,7 +54,8 @@ type layerSource struct {
 
 func newLayerSource(src Source, name string, timeout time.Duration) *layerSource {
 	l, ok := src.(interface{ Local() bool })
-	return &layerSource{src: src, name: name, local: ok && l.Local(), timeout: timeout}
+	remote, _ := src.(RemoteSource)
+	return &layerSource{src: src, name: name, local: ok && l.Local(), remote: remote, timeout: timeout}
 }
 
 // watch sets the channel whose closing ends reads, and the error that they then return.
@@ -66,9 +70,12 @@ func (s *layerSource) watch(done <-chan struct{}, err error) {
 
 // ReadAt reads all of p, or returns an error that names the layer.
 func (s *layerSource) ReadAt(p []byte, off int64) (n int, err error) {
-	if s.local {
+	switch {
+	case s.local:
 		n, err = s.src.ReadAt(p, off)
-	} else {
+	case s.remote != nil:
+		n, err = s.readRemote(p, off)
+	default:
 		n, err = s.readBeside(p, off)
 	}
 	if n == len(p) {
@@ -78,6 +85,18 @@ func (s *layerSource) ReadAt(p []byte, off int64) (n int, err error) {
 		err = &lsmt.CorruptError{Part: "data", Offset: off + int64(n), Detail: "the file ends too early"}
 	}
 	return n, fmt.Errorf("layer %s: %w", s.name, err)
+}
+
+// readRemote gives the errors of a RemoteSource this package's classes.
+func (s *layerSource) readRemote(p []byte, off int64) (int, error) {
+	n, err := s.remote.ReadWithin(p, off, s.timeout, s.done)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case errors.Is(err, context.Canceled) && s.doneErr != nil:
+		err = s.doneErr
+	}
+	return n, err
 }
 
 // readJob is one read beside its caller, into memory of its own: the caller may be gone when the bytes arrive.

@@ -164,7 +164,8 @@ func (d *stateDir) tidy(s localState) error {
 		name := e.Name()
 		stem, ext, _ := strings.Cut(name, ".")
 		_, notUUID := uuid.Parse(stem)
-		ours := notUUID == nil && (ext == dataExt[1:] || ext == indexExt[1:] || ext == pendingExt[1:])
+		ours := notUUID == nil && (ext == dataExt[1:] || ext == indexExt[1:] || ext == pendingExt[1:] ||
+			ext == indexExt[1:]+lsmt.RewriteExt)
 		if ours && !keep[name] || name == tempStateAs {
 			if err := os.Remove(d.file(name)); err != nil {
 				return err

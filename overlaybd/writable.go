@@ -14,8 +14,9 @@ import (
 
 // Writable is a stack with an upper on top, opened as a Device.
 //
-// Readers take no lock of the device: they load an immutable view, and bytes in a log never move. Writers take turns. A
-// change of the view (seal, roll, thaw) builds what it needs first and then swaps the view between two writes.
+// Readers take no lock of the device: they load an immutable view and read again if bytes went away meanwhile.
+// Writers take turns. A change of the view (seal, roll, thaw, replaced layers) builds what it needs first and then
+// swaps the view between two writes.
 type Writable struct {
 	engine *Engine
 	boot   string // boot id
@@ -23,6 +24,7 @@ type Writable struct {
 	base   *sealedStack // the layers as opened; closed with the device
 	size   atomic.Int64
 	view   atomic.Pointer[lsmt.View]
+	moves  atomic.Uint64 // times that bytes went from where a view says they are; see ReadAt
 	failed atomic.Pointer[error]
 
 	// sealing is held by whatever changes view, state or size, from start to end. It is taken before writing.
@@ -33,16 +35,22 @@ type Writable struct {
 	sealed    []SealedLayer // as state.Sealed
 	published int           // how many of sealed are in the published stack
 	stack     Stack         // the published stack, as far as the device was told
+	order     []placedLayer // all sealed layers, bottom first
+	spans     []int         // how many of order each layer of the published stack stands for
 
 	// writing is held for each append, and for the moment of a swap.
 	writing sync.Mutex
 	upper   *lsmt.Log // takes the writes; nil after a final seal
 	final   bool
+	written int64 // bytes since the last look at the garbage
 
 	closed     atomic.Bool
 	done       chan struct{}
 	syncing    atomic.Bool
-	background sync.WaitGroup
+	reclaiming atomic.Bool
+	noHoles    atomic.Bool    // the file system frees no parts of a file
+	background sync.WaitGroup // never waits for sealing
+	working    sync.WaitGroup // calls that may wait for it
 	close      sync.Once
 	closeErr   error
 	retired    []*lsmt.Log // sealed logs, whose data files are still read
@@ -61,7 +69,17 @@ func (w *Writable) ReadAt(p []byte, off int64) (int, error) {
 	if w.closed.Load() {
 		return 0, ErrClosed
 	}
-	return readView(w.view.Load(), w.size.Load(), p, off)
+	for {
+		// Bytes go away when the log gives the space of overwritten ones back, and when layers are replaced by others
+		// with the same content. Both raise moves after they know what goes and before it goes: a read that began
+		// before that may have looked up what is gone now, and any other has not. In between it is a load of a word
+		// that seldom changes.
+		moves := w.moves.Load()
+		n, err := readView(w.view.Load(), w.size.Load(), p, off)
+		if w.moves.Load() == moves {
+			return n, err
+		}
+	}
 }
 
 // WriteAt implements Device. A write that was acknowledged survives the death of the process; Flush makes it survive
@@ -143,6 +161,7 @@ func (w *Writable) tryChange(p []byte, lba, n uint64) (full *lsmt.Log, err error
 	if w.upper.Waiting() {
 		w.syncSoon()
 	}
+	w.countWritten(int64(len(p)))
 	return nil, nil
 }
 
@@ -238,20 +257,36 @@ func (w *Writable) Grow(n int64) error {
 type Stats struct {
 	Segments      int   // live segments of the upper
 	LiveBytes     int64 // bytes of the disk that the upper stores
-	LogBytes      int64 // size of the upper's data file: live and overwritten bytes, and a header
+	LogBytes      int64 // space of the upper's data: live bytes, overwritten ones that were not given back, a header
+	IndexBytes    int64 // space of the upper's records
+	GarbageBytes  int64 // of LogBytes and IndexBytes, what a Reclaim may give back
 	UnsealedBytes int64 // bytes written since the last seal, overwritten ones included
 	Layers        int   // sealed layers below the upper
+	LayerSegments int   // segments of the sealed layers, as far as no higher one hides them
+	Syncs         int64 // fsyncs of the upper's files since the device was opened or last sealed
+}
+
+// GarbageRatio is the part of the upper's space that a Reclaim may give back, 0 to 1.
+func (s Stats) GarbageRatio() float64 {
+	if s.GarbageBytes == 0 {
+		return 0
+	}
+	return float64(s.GarbageBytes) / float64(s.LogBytes+s.IndexBytes)
 }
 
 // Stats returns the present figures. During a roll both uppers count.
 func (w *Writable) Stats() Stats {
 	v := w.view.Load()
-	s := Stats{Layers: len(v.Files) - len(v.Logs)}
+	s := Stats{Layers: layersUsed(v.Files) - len(v.Logs), LayerSegments: len(v.Base.Segments())}
 	for _, l := range v.Logs {
 		s.Segments += l.Segments()
 		s.LiveBytes += l.LiveBytes()
-		s.LogBytes += l.DataBytes() + lsmt.HeaderSize
+		garbage, _ := l.Garbage()
+		s.GarbageBytes += garbage
+		s.LogBytes += l.StoredBytes() + lsmt.HeaderSize
+		s.IndexBytes += l.IndexBytes()
 		s.UnsealedBytes += l.DataBytes()
+		s.Syncs += l.Syncs()
 	}
 	return s
 }
@@ -264,12 +299,13 @@ func (w *Writable) Close() error {
 }
 
 func (w *Writable) shut() error {
-	close(w.done)
-	w.sealing.Lock() // a seal under way ends first
-	defer w.sealing.Unlock()
+	close(w.done) // ends reads, replacing layers and giving space back
 	w.writing.Lock()
 	w.closed.Store(true)
 	w.writing.Unlock()
+	w.working.Wait()
+	w.sealing.Lock() // a seal under way ends first
+	defer w.sealing.Unlock()
 	w.background.Wait()
 
 	var err error

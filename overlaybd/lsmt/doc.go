@@ -7,6 +7,7 @@
 //	log, err := lsmt.CreateLog(paths, options)    // an upper
 //	err = log.Append(p, lba)                      // survives a kill
 //	err = log.Sync()                              // survives a power cut
+//	freed, err := log.Reclaim(ctx, begin)         // space of overwritten data
 //	segs, err := log.Seal()                       // a sealed layer, in place
 //
 //	layer, err := lsmt.OpenLayer(file, size)
@@ -56,6 +57,12 @@
 // beyond the last one in the index file are added, if it carries the boot id of this boot; after a power cut pending
 // says nothing.
 //
+// # How an upper stays small
+//
+// Reclaim replaces the index file by one with the live segments alone, behind a base mark that says how many records they
+// stand for, and then punches holes into the data where none of them is stored. The new index file is durable, with its
+// name, before the first hole: until then a power cut may leave the old one, which points to data that is dead now.
+//
 // # What is assumed
 //
 // fsync and fdatasync are honest; a disk writes a 512-byte sector as a whole or not at all (no record straddles two);
@@ -65,5 +72,5 @@
 // # What it does not do
 //
 // There is no checksum in the format: a flipped bit in data goes unnoticed here, and whoever stores layers keeps
-// digests. Sparse uppers and layers with remote data are not read. A log reclaims no space while it is open.
+// digests. Sparse uppers are read and sealed, but not written; of layers with remote data, the index is read.
 package lsmt

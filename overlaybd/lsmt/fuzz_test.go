@@ -65,12 +65,28 @@ func FuzzLayer(f *testing.F) {
 	})
 }
 
-// FuzzLogRecovery gives an index file and a data length to OpenLog. What it accepts it must accept again, unchanged.
+// rewrittenEntries are entries of a rewritten index file, as they are and with records behind them.
+func rewrittenEntries(f *testing.F) [][]byte {
+	l := newTestLog(f, LogOptions{VirtualSize: goldenSize})
+	runScript(f, l, "s1")
+	reclaim(f, l)
+	alone := readAll(f, l.paths.Index)[HeaderSize:]
+	must(f, l.Append(make([]byte, 4096), 100))
+	must(f, l.Sync())
+	return [][]byte{alone, readAll(f, l.paths.Index)[HeaderSize:]}
+}
+
+// FuzzLogRecovery gives an index file and a data length to OpenLog. What it accepts it must accept again, unchanged, also
+// after its index was rewritten.
 func FuzzLogRecovery(f *testing.F) {
 	f.Add(golden(f, "lsmt/rw1.index")[HeaderSize:], uint32(79872-HeaderSize), []byte{})
 	f.Add(golden(f, "torn/partial.index")[HeaderSize:], uint32(79872-HeaderSize), []byte("pending"))
 	f.Add(golden(f, "torn/datalost.index")[HeaderSize:], uint32(79360-HeaderSize), []byte(pendingMagic))
 	f.Add(golden(f, "torn/unaligned.index")[HeaderSize:], uint32(79972-HeaderSize), []byte{})
+	for _, entries := range rewrittenEntries(f) {
+		f.Add(entries, uint32(99999), []byte{})
+		f.Add(entries[:len(entries)-entrySize], uint32(99999), []byte{})
+	}
 	heads := Header{Flags: flagsData, VirtualSize: goldenSize}
 	indexHead := Header{Flags: flagsIndex, IndexOffset: HeaderSize, VirtualSize: goldenSize}
 	dir := memoryDir(f)
@@ -94,6 +110,9 @@ func FuzzLogRecovery(f *testing.F) {
 		readLog(t, l, 0, 4096)
 		must(t, l.Append(make([]byte, 4096), 8))
 		must(t, l.Sync())
+		if size%2 == 1 {
+			reclaim(t, l)
+		}
 		want := logSegments(l)
 		must(t, l.Close())
 		again, r, err := OpenLog(p, LogOptions{BootID: "boot"})

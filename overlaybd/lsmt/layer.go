@@ -22,30 +22,9 @@ const indexRead = 1 << 20
 // OpenLayer reads and checks the trailer and the index of the sealed layer in the size bytes of r. Whatever a hostile
 // file holds, it allocates at most 16 MiB, and only for entries that the file is long enough to hold.
 func OpenLayer(r io.ReaderAt, size int64) (*Layer, error) {
-	if size < 2*HeaderSize {
-		return nil, corrupt("layer", 0, "%d bytes, shorter than a header and a trailer", size)
-	}
-	head, err := readHeader(r, "header", 0)
+	t, err := ReadTrailer(r, size)
 	if err != nil {
 		return nil, err
-	}
-	if head.Flags&(flagHeader|flagData) != flagHeader|flagData {
-		return nil, corrupt("header", offFlags, "flags %#x are not those of a data file", head.Flags)
-	}
-	// The header of a log that was sealed in place is stale: only the trailer counts.
-	at := size - HeaderSize
-	t, err := readHeader(r, "trailer", at)
-	if err != nil {
-		return nil, err
-	}
-	if t.Flags&(flagHeader|flagData|flagSealed) != flagData|flagSealed {
-		return nil, corrupt("trailer", at+offFlags, "flags %#x are not those of a sealed data file", t.Flags)
-	}
-	if t.IndexOffset < HeaderSize || t.IndexOffset > at {
-		return nil, corrupt("trailer", at+offIndexOffset, "index at byte %d, outside the data", t.IndexOffset)
-	}
-	if t.IndexSize > MaxEntries || t.IndexSize*entrySize > at-t.IndexOffset {
-		return nil, corrupt("trailer", at+offIndexSize, "%d index entries in %d bytes", t.IndexSize, at-t.IndexOffset)
 	}
 	segs, err := readIndex(r, t.IndexOffset, t.IndexSize)
 	if err != nil {
@@ -61,7 +40,11 @@ func readHeader(r io.ReaderAt, part string, off int64) (Header, error) {
 	if err := readFull(r, part, b, off); err != nil {
 		return Header{}, err
 	}
-	return decodeHeader(part, b)
+	h, err := decodeHeader(part, b)
+	if c, ok := errors.AsType[*CorruptError](err); ok {
+		c.Offset += off
+	}
+	return h, err
 }
 
 // readIndex reads n entries, drops padding and checks the rest.

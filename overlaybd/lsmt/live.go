@@ -7,7 +7,8 @@ import "slices"
 //
 // It is a sorted list of sorted chunks. An upper seals at 900,000 segments, some 5,000 chunks: the list of first
 // addresses then is 40 KB, which a processor's nearest caches hold, and an insert moves 2 KiB on average. A deeper
-// tree would only pay beyond that. The owner's lock guards it.
+// tree would only pay beyond that. Two neighbours that hold less than joinBelow are joined, so that a segment costs at
+// most 37 bytes, whatever was inserted and covered before. The owner's lock guards it.
 type liveIndex struct {
 	chunks [][]Segment // none is empty
 	first  []uint64    // address of the first segment of each chunk
@@ -15,7 +16,11 @@ type liveIndex struct {
 	data   uint64      // sectors mapped to data
 }
 
-const chunkCap = 256
+const (
+	chunkCap = 256
+	// joinBelow leaves a joined chunk room, or the next insert would split it again.
+	joinBelow = chunkCap * 7 / 8
+)
 
 // len returns the number of segments.
 func (x *liveIndex) len() int { return x.n }
@@ -81,6 +86,7 @@ func (x *liveIndex) insert(m Segment) {
 		k++
 	}
 	x.replace(ci, from, to, pieces[:k])
+	x.join(ci)
 }
 
 // forget takes the segments of a sorted run that start before end out of the counts and returns how many they are.
@@ -157,6 +163,18 @@ func (x *liveIndex) spread(ci, from, to, at int, pieces []Segment) {
 	x.chunks[ci], x.chunks[ci+1] = left, right
 	x.first[ci] = left[0].LBA()
 	x.first[ci+1] = right[0].LBA()
+}
+
+// join joins neighbours that have become small. After an insert into chunk ci these can be ci and the one before it, and
+// behind it the half that was split off and the chunk that the new segment reached into.
+func (x *liveIndex) join(ci int) {
+	for i := min(ci+2, len(x.chunks)-2); i >= max(ci-1, 0); i-- {
+		if len(x.chunks[i])+len(x.chunks[i+1]) < joinBelow {
+			x.chunks[i] = append(x.chunks[i], x.chunks[i+1]...)
+			x.chunks = slices.Delete(x.chunks, i+1, i+2)
+			x.first = slices.Delete(x.first, i+1, i+2)
+		}
+	}
 }
 
 // appendTo appends all segments, in order, to dst.

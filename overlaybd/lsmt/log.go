@@ -26,7 +26,7 @@ type LogOptions struct {
 	UUID        uuid.UUID
 	Parent      uuid.UUID // of the layer below
 	VirtualSize int64
-	Tag         uint8  // number of sealed layers below
+	Tag         uint8  // of the log's records: its place among the files of a View
 	BootID      string // of this boot of the machine
 	Below       *Log   // the log that this one continues, if it is not sealed yet
 }
@@ -43,16 +43,23 @@ type Log struct {
 	data, index *os.File
 	end         atomic.Int64 // of data: where the next append goes
 
-	mu   sync.RWMutex
-	live liveIndex
+	mu       sync.RWMutex
+	live     liveIndex
+	inserted uint64 // records that live is made of, as the queue numbers them
 
 	queue   pending
-	records int64 // entries in the index file, flush marks included; belongs to the round that runs
+	records atomic.Int64 // entries in the index file, marks included; changed by the round that runs
+	syncs   atomic.Int64
 	rounds  rounds
 	retired bool // belongs to the round that runs: the index file is gone
 	buf     []byte
 	below   atomic.Pointer[Log]
 	failed  atomic.Pointer[error]
+
+	freed      atomic.Int64 // bytes of data given back
+	residue    atomic.Int64 // garbage that the last Reclaim left
+	reclaiming sync.Mutex
+	front      int64 // all data before it is given back; belongs to the Reclaim that runs
 }
 
 // CreateLog makes the files of a new log, fsynced. The caller fsyncs the directory.
@@ -81,7 +88,7 @@ func (l *Log) createFiles(o LogOptions) (err error) {
 }
 
 func newLog(p LogPaths, o LogOptions) *Log {
-	l := &Log{paths: p, tag: o.Tag, boot: o.BootID, queue: pending{path: p.Pending}}
+	l := &Log{paths: p, tag: o.Tag, boot: o.BootID, queue: pending{path: p.Pending}, front: HeaderSize}
 	l.below.Store(o.Below)
 	return l
 }
@@ -106,6 +113,9 @@ func (l *Log) UUID() uuid.UUID { return l.head.UUID }
 // Parent is the uuid of the layer below.
 func (l *Log) Parent() uuid.UUID { return l.head.Parent }
 
+// Tag is the tag of the log's segments.
+func (l *Log) Tag() uint8 { return l.tag }
+
 // Path is the path of the data file.
 func (l *Log) Path() string { return l.paths.Data }
 
@@ -129,15 +139,24 @@ func (l *Log) LiveBytes() int64 {
 	return int64(l.live.data) * SectorSize
 }
 
-// DataBytes returns how many bytes of data are in the log, overwritten ones included.
+// Syncs returns how often an fsync of one of the files was asked for since the log was opened.
+func (l *Log) Syncs() int64 { return l.syncs.Load() }
+
+// DataBytes returns how many bytes of data were appended, overwritten ones included.
 func (l *Log) DataBytes() int64 { return l.end.Load() - HeaderSize }
 
 // Waiting reports whether so many records wait for a Sync that one should be made soon.
 func (l *Log) Waiting() bool { return l.queue.len() > syncThreshold }
 
-// Full reports whether the index file may soon have more entries than readers of the format accept, as one that is
-// overwritten for months has. Each record brings at most one flush mark.
-func (l *Log) Full() bool { return l.queue.head.Load() >= MaxRecords/2-pendingSlots }
+// maxDataBytes is where a log ends that Reclaim keeps small: it frees blocks, but a file's length only grows, and ext4
+// with blocks of 4 KiB has no file above 16 TiB.
+const maxDataBytes = 8 << 40
+
+// Full reports whether the log must end soon: the index file may get more entries than readers of the format accept, or
+// the data file longer than file systems do. Each waiting record brings at most one flush mark.
+func (l *Log) Full() bool {
+	return l.records.Load() >= MaxRecords-2*pendingSlots || l.DataBytes() >= maxDataBytes
+}
 
 // Next returns the segment that holds sector lba or, if none does, the first one behind it; false if there is neither.
 func (l *Log) Next(lba uint64) (Segment, bool) {
@@ -193,11 +212,15 @@ func (l *Log) add(s Segment) {
 	l.queue.add(s)
 	l.mu.Lock()
 	l.live.insert(s)
+	l.inserted++
 	l.mu.Unlock()
 }
 
 // Grow raises the virtual size, durably. Both headers carry it; after a crash between them the greater one counts.
 func (l *Log) Grow(size int64) error {
+	// A Reclaim that copied the old header must not put that file in the place of this one.
+	l.rounds.run.Lock()
+	defer l.rounds.run.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
@@ -208,7 +231,7 @@ func (l *Log) Grow(size int64) error {
 		if _, err := f.WriteAt(field, offVirtualSize); err != nil {
 			return fmt.Errorf("grow %s: %w", f.Name(), err)
 		}
-		if err := datasync(f); err != nil {
+		if err := l.syncFile(f); err != nil {
 			return l.fail(err)
 		}
 	}

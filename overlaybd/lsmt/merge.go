@@ -1,6 +1,9 @@
 package lsmt
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxMerged bounds the merged index of a stack, as the reference does.
 const maxMerged = 128_000_000
@@ -13,6 +16,10 @@ func Merge(layers [][]Segment) ([]Segment, error) {
 	if len(merged) > maxMerged {
 		return nil, fmt.Errorf("merge %d layers: %w",
 			len(layers), Invalid("merged index", len(merged), fmt.Sprintf("at most %d segments", maxMerged)))
+	}
+	if cap(merged)-len(merged) > len(merged)/8 {
+		// Overlaying reserves room for the worst case. The result lives as long as the stack is open.
+		merged = slices.Clone(merged)
 	}
 	return merged, nil
 }

@@ -78,6 +78,7 @@ func TestLiveIndexAgainstSectors(t *testing.T) {
 			}
 			lba := uint64(rapid.IntRange(0, space+longest).Draw(t, "look"))
 			checkNext(t, &x, m, lba)
+			checkChunks(t, &x)
 		}
 		segs := x.appendTo(nil)
 		checkDisjoint(t, segs)
@@ -108,6 +109,19 @@ func checkNext(t *rapid.T, x *liveIndex, m sectorMap, lba uint64) {
 			if at >= lba {
 				t.Fatalf("next(%d) finds nothing, but %d is mapped", lba, at)
 			}
+		}
+	}
+}
+
+// checkChunks checks what lookups and the bound on memory rest on.
+func checkChunks(t *rapid.T, x *liveIndex) {
+	t.Helper()
+	for i, c := range x.chunks {
+		if len(c) == 0 || cap(c) != chunkCap || x.first[i] != c[0].LBA() {
+			t.Fatalf("chunk %d of %d: %d segments, room for %d, first is %d", i, len(x.chunks), len(c), cap(c), x.first[i])
+		}
+		if i > 0 && len(x.chunks[i-1])+len(c) < joinBelow {
+			t.Fatalf("chunks %d and %d hold %d and %d segments only", i-1, i, len(x.chunks[i-1]), len(c))
 		}
 	}
 }
@@ -152,25 +166,6 @@ func TestMergeFollowsItsDefinition(t *testing.T) {
 		}
 		if want := mergedByDefinition(layers, 0, invalidLBA); !slices.Equal(got, want) {
 			t.Fatalf("merged:\n%v\nwant:\n%v", got, want)
-		}
-	})
-}
-
-func TestIndexFindsEverySegment(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		space := rapid.SampledFrom([]int{100, 3000}).Draw(t, "space")
-		var live liveIndex
-		for i := range rapid.IntRange(0, 400).Draw(t, "segments") {
-			live.insert(drawSegment(t, space, 5, 8+i))
-		}
-		segs := live.appendTo(nil)
-		x := NewIndex(segs)
-		for lba := uint64(0); lba < uint64(space)+6; lba++ {
-			i := slices.IndexFunc(segs, func(s Segment) bool { return s.End() > lba })
-			got, ok := x.Next(lba)
-			if ok != (i >= 0) || ok && got != segs[i] {
-				t.Fatalf("next(%d) is %v, %v", lba, got, ok)
-			}
 		}
 	})
 }

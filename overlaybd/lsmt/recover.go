@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 )
 
 // Recovery says what OpenLog found and did.
@@ -89,6 +90,7 @@ func (l *Log) alignData() (limit uint64, err error) {
 		}
 	}
 	l.end.Store(size)
+	l.freed.Store(max(0, size-allocated(info)))
 	return limit, nil
 }
 
@@ -110,15 +112,19 @@ func (l *Log) replayIndex(limit uint64, r *Recovery) (applied uint64, err error)
 	if err := scan.run(n); err != nil {
 		return 0, err
 	}
-	l.records = n
+	l.records.Store(n)
 	if scan.bad >= 0 {
 		at := HeaderSize + scan.bad*entrySize
 		if scan.covered > scan.bad {
 			return 0, corrupt("index", at, "record %v is unusable (data ends at sector %d), and a flush had covered it",
 				scan.badRecord, limit)
 		}
-		l.records = scan.bad
+		l.records.Store(scan.bad)
 		r.Dropped = n - scan.bad
+	}
+	if scan.inBase {
+		// A rewritten index file got its name after all of it was durable.
+		return 0, corrupt("index", HeaderSize, "the end of the records that stand for the first %d is missing", scan.base)
 	}
 	if l.indexEnd() != info.Size() {
 		if err := l.index.Truncate(l.indexEnd()); err != nil {
@@ -135,10 +141,12 @@ func (l *Log) replayIndex(limit uint64, r *Recovery) (applied uint64, err error)
 type indexScan struct {
 	log       *Log
 	limit     uint64 // sectors of data
-	applied   uint64 // records inserted
+	applied   uint64 // records of the log that were inserted, or that others stand for
 	bad       int64  // number of the first unusable entry, or -1
 	badRecord Segment
-	covered   int64 // entries that the last flush mark declares durable
+	covered   int64  // entries that the last flush mark declares durable
+	base      uint64 // number of records that those of a rewritten index file stand for
+	inBase    bool   // the entries at hand are such records
 }
 
 func (c *indexScan) run(entries int64) error {
@@ -158,8 +166,14 @@ func (c *indexScan) run(entries int64) error {
 
 // entry looks at entry number n. Behind an unusable one only flush marks count any more.
 func (c *indexScan) entry(n int64, s Segment) {
-	if isFlushMark(s, n) {
+	switch {
+	case isBaseMark(s, n):
+		c.base, c.inBase = s.MOffset(), true
+	case isFlushMark(s, n):
 		c.covered = n
+		if c.inBase {
+			c.applied, c.inBase = c.base, false
+		}
 	}
 	if s.isPadding() || c.bad >= 0 {
 		return
@@ -169,7 +183,9 @@ func (c *indexScan) entry(n int64, s Segment) {
 		return
 	}
 	c.log.live.insert(s.WithTag(c.log.tag))
-	c.applied++
+	if !c.inBase {
+		c.applied++
+	}
 }
 
 // replayPending adds the records that a killed process left in its queue, behind the applied ones of the index file.
@@ -182,7 +198,8 @@ func (l *Log) replayPending(limit, applied uint64, r *Recovery) error {
 		return err
 	}
 	r.Replayed = len(records)
-	l.queue.start(applied + uint64(len(records)))
+	l.inserted = applied + uint64(len(records))
+	l.queue.start(l.inserted)
 	// All it held is in the index file now; the next append makes a new one.
 	if err := os.Remove(l.paths.Pending); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -197,8 +214,8 @@ func (l *Log) requeue(records []Segment, limit uint64) error {
 		return nil
 	}
 	w := entryWriter{f: l.index, off: l.indexEnd(), buf: make([]byte, 0, 1<<16)}
-	if l.records > 0 {
-		if err := w.put(flushMark(l.records)); err != nil {
+	if n := l.records.Load(); n > 0 {
+		if err := w.put(flushMark(n)); err != nil {
 			return err
 		}
 	}
@@ -215,6 +232,14 @@ func (l *Log) requeue(records []Segment, limit uint64) error {
 	if err := w.flush(); err != nil {
 		return err
 	}
-	l.records = (w.off - HeaderSize) / entrySize
+	l.records.Store((w.off - HeaderSize) / entrySize)
 	return datasync(l.index)
+}
+
+// allocated returns how many bytes a file takes on the disk. What is missing to its length, Reclaim gave back.
+func allocated(info os.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return info.Size()
 }

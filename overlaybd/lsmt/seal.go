@@ -41,9 +41,15 @@ func (l *Log) Seal() ([]Segment, error) {
 }
 
 func (l *Log) writeTrailer(segs []Segment, end int64) error {
-	w := io.NewOffsetWriter(l.data, end)
 	// On its own the layer has one file, number 0.
-	if err := writeEntries(w, untagged(segs)); err != nil {
+	return writeTail(io.NewOffsetWriter(l.data, end), l.head, untagged(segs), end)
+}
+
+// writeTail writes what stands behind the data of a layer sealed in place, which ends at end: the index, zeroes up to
+// a whole sector, and the trailer. Of the flags of t only that of a sparse upper is kept, and the user tag is not, as
+// in the reference.
+func writeTail(w io.Writer, t Header, segs []Segment, end int64) error {
+	if err := writeEntries(w, segs); err != nil {
 		return err
 	}
 	size := int64(len(segs)) * entrySize
@@ -52,8 +58,8 @@ func (l *Log) writeTrailer(segs []Segment, end int64) error {
 			return err
 		}
 	}
-	t := l.head
-	t.Flags, t.IndexOffset, t.IndexSize = flagsTrailer, end, int64(len(segs))
+	t.Flags, t.IndexOffset, t.IndexSize = flagsTrailer|t.Flags&flagSparse, end, int64(len(segs))
+	t.UserTag = ""
 	_, err := w.Write(t.encode())
 	return err
 }
@@ -68,6 +74,14 @@ func untagged(segs []Segment) []Segment {
 
 // Detach lets a log be synced without the log below it, which is sealed now.
 func (l *Log) Detach() { l.below.Store(nil) }
+
+// Release closes the data file of a retired log whose layer nobody reads any more. The log needs no Close then; a Sync
+// that began long ago still finds nothing to do.
+func (l *Log) Release() error {
+	l.rounds.run.Lock()
+	defer l.rounds.run.Unlock()
+	return l.data.Close()
+}
 
 // Retire removes the index file and the queue of a sealed log. The data file stays open for reads.
 func (l *Log) Retire() error {

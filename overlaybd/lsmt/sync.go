@@ -64,7 +64,7 @@ func (l *Log) syncOnce() error {
 	}
 	// A record reaches the index file only after its data is durable. The other way round, a power cut could leave a
 	// record whose data never arrived, and it would hide what an earlier flush had made durable at that address.
-	if err := datasync(l.data); err != nil {
+	if err := l.syncFile(l.data); err != nil {
 		return l.fail(err)
 	}
 	n, err := l.appendRecords(from, to)
@@ -75,15 +75,15 @@ func (l *Log) syncOnce() error {
 		}
 		return fmt.Errorf("append to %s: %w", l.paths.Index, err)
 	}
-	if err := datasync(l.index); err != nil {
+	if err := l.syncFile(l.index); err != nil {
 		return l.fail(err)
 	}
-	l.records += n
+	l.records.Add(n)
 	l.queue.tail.Store(to)
 	return nil
 }
 
-func (l *Log) indexEnd() int64 { return HeaderSize + l.records*entrySize }
+func (l *Log) indexEnd() int64 { return HeaderSize + l.records.Load()*entrySize }
 
 // appendRecords writes the queued records to the index file, behind a flush mark, and returns how many entries it
 // wrote.
@@ -93,9 +93,9 @@ func (l *Log) appendRecords(from, to uint64) (int64, error) {
 	}
 	w := entryWriter{f: l.index, off: l.indexEnd(), buf: l.buf[:0]}
 	start := w.off
-	if l.records > 0 {
+	if n := l.records.Load(); n > 0 {
 		// Everything in front was synced before this append began, so whatever reads the mark knows that.
-		if err := w.put(flushMark(l.records)); err != nil {
+		if err := w.put(flushMark(n)); err != nil {
 			return 0, err
 		}
 	}
@@ -140,6 +140,12 @@ func (w *entryWriter) flush() error {
 	w.off += int64(n)
 	w.buf = w.buf[:0]
 	return err
+}
+
+// syncFile is datasync of one of the log's files.
+func (l *Log) syncFile(f *os.File) error {
+	l.syncs.Add(1)
+	return datasync(f)
 }
 
 // datasync is fdatasync: the bytes and what is needed to find them, which includes a grown length.

@@ -18,6 +18,25 @@ const maxRun = 32
 func (v *View) ReadAt(p []byte, off int64) error {
 	lba := uint64(off) / SectorSize
 	end := lba + uint64(len(p))/SectorSize
+	if lba == end {
+		return nil
+	}
+	// Most reads are of a few pages, and what they want lies in one segment.
+	at := unknown
+	s, stop, ok := v.resolve(&at, lba, end)
+	switch {
+	case stop < end:
+		return v.readMany(p, lba, end)
+	case ok:
+		return v.readSegment(p, s)
+	}
+	clear(p)
+	return nil
+}
+
+// readMany is ReadAt for what lies in several segments. It looks up as many as its list holds and reads them, then the
+// next ones.
+func (v *View) readMany(p []byte, lba, end uint64) error {
 	var found [maxRun]Segment
 	for lba < end {
 		n, next := v.lookup(&found, lba, end)
@@ -32,8 +51,9 @@ func (v *View) ReadAt(p []byte, off int64) error {
 
 // lookup lists the segments of [lba, end), clipped, in order. It stops early when the list is full; next is where.
 func (v *View) lookup(found *[maxRun]Segment, lba, end uint64) (n int, next uint64) {
+	at := unknown
 	for lba < end && n < maxRun {
-		s, stop, ok := v.resolve(lba, end)
+		s, stop, ok := v.resolve(&at, lba, end)
 		if ok {
 			found[n] = s
 			n++
@@ -43,9 +63,13 @@ func (v *View) lookup(found *[maxRun]Segment, lba, end uint64) (n int, next uint
 	return n, lba
 }
 
+// unknown is a position in the base before the first look at it.
+const unknown = -1
+
 // resolve returns the topmost segment that maps sector lba, clipped to the part of [lba, stop) for which that holds. If
-// none does it returns false, and stop is the end of the hole, at most end.
-func (v *View) resolve(lba, end uint64) (s Segment, stop uint64, ok bool) {
+// none does it returns false, and stop is the end of the hole, at most end. Calls with rising lba share at, so that
+// those behind the first find their place in the base without a search.
+func (v *View) resolve(at *int, lba, end uint64) (s Segment, stop uint64, ok bool) {
 	for _, l := range v.Logs {
 		s, ok := l.Next(lba)
 		if ok && s.LBA() <= lba {
@@ -56,15 +80,19 @@ func (v *View) resolve(lba, end uint64) (s Segment, stop uint64, ok bool) {
 			end = min(end, s.LBA())
 		}
 	}
-	s, ok = v.Base.Next(lba)
-	if ok && s.LBA() <= lba {
-		s = s.Clip(lba, end)
-		return s, s.End(), true
+	if *at == unknown {
+		*at = v.Base.search(lba)
+	} else {
+		*at = v.Base.advance(*at, lba)
 	}
-	if ok {
-		end = min(end, s.LBA())
+	if *at == len(v.Base.segs) {
+		return Segment{}, end, false
 	}
-	return Segment{}, end, false
+	if s = v.Base.segs[*at]; s.LBA() > lba {
+		return Segment{}, min(end, s.LBA()), false
+	}
+	s = s.Clip(lba, end)
+	return s, s.End(), true
 }
 
 // readRun fills p, the content from lba on, from the segments found in it, with one read for all that lie side by side.
@@ -108,6 +136,7 @@ func (v *View) readSegment(p []byte, s Segment) error {
 
 // IsHole reports whether no layer or log maps anything of n sectors from lba on, zeroes included.
 func (v *View) IsHole(lba, n uint64) bool {
-	_, stop, ok := v.resolve(lba, lba+n)
+	at := unknown
+	_, stop, ok := v.resolve(&at, lba, lba+n)
 	return !ok && stop == lba+n
 }

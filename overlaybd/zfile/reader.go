@@ -40,6 +40,25 @@ func Open(src io.ReaderAt, size int64) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newReader(src, size, h)
+}
+
+// OpenTail is Open for a file of which it is known that it is a ZFile, and whose beginning is far away: it reads trailer and
+// index, which stand at the end. The trailer says all that a header does. A file that does not end as a ZFile is
+// ErrCorrupt.
+func OpenTail(src io.ReaderAt, size int64) (*Reader, error) {
+	if size < 2*HeaderSize {
+		return nil, corrupt(PartTrailer, 0, max(size, 0), "the file ends at byte %d", size)
+	}
+	h, err := readTrailer(src, size)
+	if err != nil {
+		return nil, err
+	}
+	return newReader(src, size, h)
+}
+
+// newReader reads the index that h describes.
+func newReader(src io.ReaderAt, size int64, h header) (*Reader, error) {
 	l, err := checkLayout(&h, h.part(), h.offset(size), size)
 	if err != nil {
 		return nil, err
