@@ -19,7 +19,8 @@ type Recovered struct {
 	// Phase is the sandbox's after recovery. Running: its volumes are this node's still, with every write that was
 	// acknowledged; Resume exposes them again, Pause publishes them, Delete gives them back.
 	Phase Phase
-	// Lost names volumes that somebody else has taken over, and where on this node what was written to them last is kept.
+	// Lost names volumes that somebody else has taken over, and where on this node what was written to them last is, until the
+	// repository has kept it in a volume of its own: it does that by itself. A sandbox that has lost a volume does not run here.
 	Lost []volume.Pending
 	// Err is what could not be decided now. The journal keeps it, and Recover may be called again.
 	Err error
@@ -69,18 +70,29 @@ func (n *Node) recover(ctx context.Context, id ID, pending []volume.Pending) Rec
 	}
 	for _, p := range pending {
 		if p.Lost != "" {
-			r.Lost = append(r.Lost, p)
 			continue
 		}
 		if err := n.recoverOne(ctx, sb, set, p); err != nil {
 			errs = multierror.Append(errs, fmt.Errorf("volume %s: %w", p.Volume, err))
 		}
 	}
+	r.Lost = n.lost(id)
 	r.Phase, err = n.recoverPhase(ctx, sb, set)
 	if errs = multierror.Append(errs, err); errs.ErrorOrNil() != nil {
 		r.Err = errs
 	}
 	return r
+}
+
+// lost returns what the journal has of the sandbox that is somebody else's, found out just now or before.
+func (n *Node) lost(id ID) (out []volume.Pending) {
+	pending, _ := n.repo.Journal() // what cannot be read is reported by Recover
+	for _, p := range pending {
+		if p.Lost != "" && (ID{p.Tenant, p.Sandbox}) == id {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // clearMounts takes down the kernel mounts that the process which died has left: their devices went with it, and everything

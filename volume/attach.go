@@ -42,8 +42,9 @@ func (m *Manager) attach(ctx context.Context, ref, sandbox string) (*Session, er
 		return nil, err
 	}
 	defer unlock()
-	if s := m.r.session(key); s != nil && s.Sandbox() == sandbox && s.open(ctx) {
-		return s, s.Err()
+	// One that was lost is as good as none: if the volume can be acquired again, it is under another grant.
+	if s := m.r.session(key); s != nil && s.Sandbox() == sandbox && s.open(ctx) && s.Err() == nil {
+		return s, nil
 	}
 	entry, known, err := m.r.findEntry(journal.Grant, m.tenant, gen.State.ID, sandbox)
 	if err != nil {
@@ -61,8 +62,18 @@ func (m *Manager) attach(ctx context.Context, ref, sandbox string) (*Session, er
 			return nil, err
 		}
 	}
+	if _, over := gen.State.FencedGrant(entry.ID); known && over && entry.Epoch == 0 {
+		// The earlier try had landed, and the volume was taken over since. Its grant must not take effect a second time.
+		if err := m.undo(ctx, entry); err != nil {
+			return nil, err
+		}
+		if gen, err = m.read(ctx, gen.State.ID); err != nil {
+			return nil, err
+		}
+		known = false
+	}
 	if known && entry.Epoch > 0 && !entry.Undoing {
-		usable, err := m.usable(gen.State.Reservation, entry)
+		usable, err := m.usable(ctx, gen.State.Reservation, entry)
 		if err != nil {
 			return nil, err
 		}
@@ -80,14 +91,14 @@ func (m *Manager) attach(ctx context.Context, ref, sandbox string) (*Session, er
 
 // usable decides what a journalled drive is worth: still the sandbox's, then it is opened as it is; given back, then
 // everything in it is in the repository and it goes; or somebody else's, then it stays on disk for people and is not used.
-func (m *Manager) usable(res reservation.State, entry journal.Entry) (bool, error) {
+func (m *Manager) usable(ctx context.Context, res reservation.State, entry journal.Entry) (bool, error) {
 	switch {
 	case res.Epoch == entry.Epoch && (res.Phase == reservation.Free || res.Phase == reservation.Paused):
 		return false, m.r.forget(entry)
 	case res.Check(entry.Epoch, entry.Sandbox) == nil:
 		return true, nil
 	}
-	return false, m.keepLost(entry, res.Check(entry.Epoch, entry.Sandbox))
+	return false, m.lost(ctx, entry, res.Check(entry.Epoch, entry.Sandbox))
 }
 
 func (m *Manager) newEntry(kind journal.Kind, volume, sandbox string) journal.Entry {
@@ -128,7 +139,7 @@ func (m *Manager) appendGrant(ctx context.Context, gen genlog.Generation[record.
 	genlog.Generation[record.Volume], error) {
 	res := gen.State.Reservation
 	if res.Grant.ID != entry.ID { // an earlier try that has not landed on this generation can land on no other phase
-		entry.From = res.Phase
+		entry.From, entry.Takes = res.Phase, 0
 	}
 	grant := reservation.Grant{ID: entry.ID, Owner: entry.Sandbox, Node: m.r.node, At: entry.At}
 	acquire := record.Acquire(grant, entry.From, newNonces(1))
@@ -204,12 +215,18 @@ func (m *Manager) Free(ctx context.Context, ref, sandbox string) error {
 	return nil
 }
 
-// keepLost marks an entry whose volume is somebody else's now. The local layers stay on disk: they may hold the only copy of
-// what the sandbox wrote last.
+// keepLost marks an entry whose volume is somebody else's now. The local layers stay on disk until they are kept elsewhere:
+// they may hold the only copy of what the sandbox wrote last.
 func (m *Manager) keepLost(entry journal.Entry, cause error) error {
 	entry.Lost = cause.Error()
 	m.r.log.Warn("volume lost, local layers kept", "volume", entry.Volume, "sandbox", entry.Sandbox, "dir", entry.Dir)
-	return m.r.journal.Put(entry)
+	if err := m.r.journal.Put(entry); err != nil {
+		return err
+	}
+	m.r.emit(Event{Kind: EventFenced, Tenant: m.tenant, Volume: entry.Volume, Sandbox: entry.Sandbox, Epoch: entry.Epoch,
+		Err: cause})
+	m.r.wakeSalvage()
+	return nil
 }
 
 // syncDirs fsyncs the directories from root down to leaf, so that the path to a drive is as durable as what is in it.

@@ -94,6 +94,9 @@ type collector struct {
 	layers map[string]int64 // listed layers and their sizes
 	refs   map[string]bool
 	after  []func(context.Context) error // what may be done once the run has ended
+
+	// unreadable is told of records that cannot be read, by who only looks. Without it they end the run.
+	unreadable func(id string, err error)
 }
 
 // run follows the order that everything rests on: begun, layers listed, records read, ended, and only then deletions. A
@@ -125,7 +128,11 @@ func (c *collector) run(ctx context.Context) error {
 	if c.o.DryRun {
 		return nil
 	}
-	return c.finish(ctx)
+	if err := c.finish(ctx); err != nil {
+		return err
+	}
+	c.r.emit(Event{Kind: EventCollected, Other: c.report.Run, Bytes: c.report.CandidateBytes})
+	return nil
 }
 
 func (c *collector) begin(ctx context.Context, log *genlog.Log[record.Run]) (genlog.Generation[record.Run], error) {
@@ -190,10 +197,6 @@ func (c *collector) noteVolume(m *Manager, g genlog.Generation[record.Volume]) {
 	for key := range s.References() {
 		c.refs[key] = true
 	}
-	var leaving []string
-	for _, l := range s.Leaving {
-		leaving = append(leaving, l.Key)
-	}
 	if retired := c.unneeded(g); len(retired) > 0 {
 		c.after = append(c.after, func(ctx context.Context) error {
 			_, err := m.volumeLog(s.ID).AppendTo(ctx, g, record.Retire(retired))
@@ -201,10 +204,10 @@ func (c *collector) noteVolume(m *Manager, g genlog.Generation[record.Volume]) {
 		})
 	}
 	dead := s.Status == record.StatusDeleted && !s.Settled && c.old(s.DeletedAt)
-	if dead || len(leaving) > 0 {
+	if dead || len(s.Leaving) > 0 {
 		c.after = append(c.after, func(ctx context.Context) error {
 			c.report.Settled++
-			_, err := m.volumeLog(s.ID).AppendTo(ctx, g, record.SettleVolume(leaving, dead))
+			_, err := m.volumeLog(s.ID).AppendTo(ctx, g, record.SettleVolume(s.Leaving, dead))
 			return err
 		})
 	}

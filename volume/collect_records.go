@@ -50,6 +50,10 @@ func eachLog[S any](ctx context.Context, c *collector, prefix string, open func(
 			if slices.Contains(c.o.Skip, id) {
 				return gen, false, nil
 			}
+			if c.unreadable != nil {
+				c.unreadable(id, err)
+				return gen, false, nil
+			}
 			return gen, false, &UnreadableRecordError{ID: id, Err: err}
 		}
 		return gen, true, err

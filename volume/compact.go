@@ -51,6 +51,8 @@ func (m *Manager) shorten(ctx context.Context, gen genlog.Generation[record.Volu
 		if now, err := m.read(ctx, gen.State.ID); err == nil {
 			c.gen = now
 		}
+	} else {
+		m.r.emit(Event{Kind: EventCompacted, Tenant: m.tenant, Volume: gen.State.ID, Sandbox: entry.Sandbox, Epoch: entry.Epoch})
 	}
 	return c.gen, c.entry
 }

@@ -44,7 +44,7 @@ type acknowledged struct {
 func (r *machineRoom) boot() error {
 	r.boots++
 	boot := overlaybd.WithBootID(fmt.Sprintf("boot-%d", r.boots))
-	r.c.opts = append(r.c.opts[:2:2], volume.WithEngine(boot))
+	r.c.opts = append(r.c.opts[:3:3], volume.WithEngine(boot))
 	st, err := r.open()
 	if err == nil {
 		r.p, err = r.c.start(r.Context(), "a", filepath.Join(r.disk.Dir(), "nodes", "a"), st)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandvol/sandvol/reservation"
 	"github.com/sandvol/sandvol/volume"
 	"github.com/sandvol/sandvol/volume/store/memstore"
 	"github.com/sandvol/sandvol/volume/store/storetest"
@@ -39,6 +41,7 @@ type crashKit struct {
 	r    *volume.Reader
 	src  string
 	live content
+	kept content // what a salvage is to hold
 }
 
 func newCrashKit(t *testing.T) *crashKit {
@@ -215,6 +218,10 @@ var crashCases = []crashCase{
 		_, err := k.m.Update(k.ctx, k.src, volume.Update{Name: &name})
 		return err
 	}},
+	{name: "TakeOver", prepare: (*crashKit).elsewhere, do: (*crashKit).takeIt, between: func(s string) string {
+		return strings.NewReplacer("Phase:preparing", "Phase:paused").Replace(s)
+	}},
+	{name: "Salvage", prepare: (*crashKit).fenced, do: (*crashKit).salvageIt},
 	{name: "Collect", prepare: func(k *crashKit) {
 		k.attached()
 		release(k.T, k.s)
@@ -328,4 +335,52 @@ func (k *crashKit) drain(what string) {
 	if now := k.look.look(k.ctx); len(now.garbage) > 0 {
 		k.Fatalf("%s: two collector runs later these are left: %v", what, now.garbage)
 	}
+}
+
+// elsewhere makes a volume that a sandbox holds on another node, which has written and not published.
+func (k *crashKit) elsewhere() {
+	k.Helper()
+	k.volume()
+	other := k.c.mustStart("b")
+	k.T.Cleanup(func() { ok(k.T, other.kill()) })
+	s := attach(k.T, other.team["team"], k.src, "sb")
+	ok(k.T, s.Mounted(k.ctx))
+}
+
+// takeIt takes the volume over, or goes on from where a recovery has left it.
+func (k *crashKit) takeIt() error {
+	v, err := k.m.Get(k.ctx, k.src)
+	if err != nil || k.s != nil {
+		return err
+	}
+	if v.Reservation.Phase == reservation.Paused {
+		return k.holding()
+	}
+	k.s, err = k.m.TakeOver(k.ctx, k.src, volume.TakeOverOptions{Epoch: v.Reservation.Epoch, Reason: "node lost"})
+	return err
+}
+
+// fenced makes a volume that this node held, with a sealed cut and writes after it, and that another node has taken over.
+func (k *crashKit) fenced() {
+	k.Helper()
+	k.attached()
+	k.seal(false)
+	k.writeBlock(3, 'y')
+	other := k.c.mustStart("b")
+	k.T.Cleanup(func() { ok(k.T, other.kill()) })
+	must[*volume.Session](k.T)(other.team["team"].TakeOver(k.ctx, k.src, volume.TakeOverOptions{Epoch: 1, Reason: "node lost"}))
+	k.kept = k.live
+}
+
+// salvageIt has the node learn of it and keep what it has, and checks that all of it is there.
+func (k *crashKit) salvageIt() error {
+	errs := k.p.repo.Beat(k.ctx)
+	for _, s := range k.p.repo.Salvage(k.ctx) {
+		errs = errors.Join(errs, s.Err)
+	}
+	if errs == nil && !slices.ContainsFunc(slices.Collect(maps.Values(k.look.look(k.ctx).volumes)),
+		func(v volumeState) bool { return v.Content == k.kept }) {
+		return errors.New("what was written and flushed is in no volume")
+	}
+	return errs
 }

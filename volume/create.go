@@ -143,6 +143,9 @@ const freshIDTries = 3
 // createFrom appends the record, claims the name, checks the references again and makes the volume ready.
 func (m *Manager) createFrom(ctx context.Context, o CreateOptions, from copied, holder nameHolder) (
 	genlog.Generation[record.Volume], error) {
+	if err := m.allow(ctx, Demand{Op: "create", Volumes: 1, ProvisionedBytes: from.stack.VirtualSize}); err != nil {
+		return genlog.Generation[record.Volume]{}, err
+	}
 	child, log, err := m.createRecord(ctx, o, from)
 	if err != nil {
 		return child, err

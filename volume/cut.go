@@ -70,7 +70,9 @@ func (s *Session) seal(ctx context.Context, c Cut) (*Sealed, error) {
 		return nil, fmt.Errorf("%w: the device has %d layers, and beyond %d only the cut of a pause or release has room: "+
 			"the stack is shortened when the volume is attached again", ErrNotReady, n, maxLayers)
 	}
+	since := s.fresh.begin()
 	layers, err := s.dev.Seal(ctx, overlaybd.SealOptions{Final: c.Final})
+	s.fresh.end(since, layers, err == nil)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +90,8 @@ func (s *Session) seal(ctx context.Context, c Cut) (*Sealed, error) {
 		}
 		s.entry = entry
 	}
-	return &Sealed{cut: cut, layers: layers, top: s.topAfter(layers)}, nil
+	s.top = s.topAfter(layers)
+	return &Sealed{cut: cut, layers: layers, top: s.top}, nil
 }
 
 // topAfter is the uuid of the highest layer once these are published.
@@ -213,6 +216,12 @@ func (s *Session) published(ctx context.Context, c *Sealed) (copied, error) {
 
 // publish uploads what the record has not yet, and appends. Called in turn.
 func (s *Session) publish(ctx context.Context, c *Sealed, then record.Then) error {
+	if then == record.Keep && len(c.layers) > 0 {
+		d := Demand{Op: "publish", Volume: s.grant.Volume, StoredBytes: liveBytes(c.layers)}
+		if err := s.m.allow(ctx, d); err != nil {
+			return err
+		}
+	}
 	layers, err := s.upload(ctx, c.layers)
 	if err != nil {
 		return err
@@ -251,6 +260,7 @@ func (s *Session) settle(c *Sealed) {
 			}
 		}
 	}
+	s.fresh.published(c.layers, c.top == s.top)
 	entry := s.entry
 	// Other layers may be bound as well, of a later cut whose upload failed. A binding holds until its layer is in: another
 	// layer under the same key would be taken for uploaded.
@@ -294,20 +304,20 @@ func (m *Manager) flush(ctx context.Context, gen genlog.Generation[record.Volume
 
 // cutNow seals a device that goes on, with its file systems at rest if the session knows how.
 func (s *Session) cutNow(ctx context.Context) (c *Sealed, err error) {
-	consistency := Crash
-	if q := s.quiesce.Load(); q != nil {
-		qctx, cancel := context.WithTimeout(ctx, flushTimeout)
-		defer cancel()
-		thaw, err := (*q)(qctx)
-		if err != nil {
-			return nil, fmt.Errorf("freeze the file systems on volume %s: %w", s.grant.Volume, err)
-		}
-		consistency = Clean
+	thaw, clean, err := s.rest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if thaw != nil {
 		defer func() {
 			if terr := thaw(); terr != nil {
 				err = errors.Join(err, fmt.Errorf("thaw the file systems on volume %s: %w", s.grant.Volume, terr))
 			}
 		}()
+	}
+	consistency := Crash
+	if clean {
+		consistency = Clean
 	}
 	return s.Seal(ctx, NewCut(consistency, false))
 }

@@ -31,6 +31,8 @@ var (
 	ErrCorrupt = record.ErrCorrupt
 	// ErrUnreadable: a newer version wrote the record, or it is damaged. It is left alone.
 	ErrUnreadable = genlog.ErrUnreadable
+	// ErrQuota: the tenant's limit, as the host's Limiter has it, would be exceeded.
+	ErrQuota = record.ErrQuota
 	// ErrUnavailable: the data cannot be reached now.
 	ErrUnavailable = record.ErrUnavailable
 )

@@ -287,7 +287,7 @@ func (w *world) copy(t *testing.T) *world {
 		ok(t, st.PutIfAbsent(t.Context(), key, must[[]byte](t)(w.st.Get(t.Context(), key))))
 	}
 	c := &world{t: t, st: st, clock: w.clock}
-	c.opts = []volume.Option{volume.WithFormatter(marker{}), volume.WithClock(func() time.Time { return c.clock })}
+	c.opts = []volume.Option{volume.Quiet, volume.WithFormatter(marker{}), volume.WithClock(func() time.Time { return c.clock })}
 	return c
 }
 

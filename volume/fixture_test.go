@@ -37,7 +37,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, st: memstore.New(), clock: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
-	w.opts = []volume.Option{volume.WithFormatter(marker{}), volume.WithClock(func() time.Time { return w.clock })}
+	w.opts = []volume.Option{volume.Quiet, volume.WithFormatter(marker{}), volume.WithClock(func() time.Time { return w.clock })}
 	return w
 }
 

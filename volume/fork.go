@@ -48,6 +48,9 @@ func (m *Manager) forkAs(ctx context.Context, id string, from copied, o ForkOpti
 	if err != nil {
 		return Volume{}, err
 	}
+	if err := m.allow(ctx, Demand{Op: "create", Volumes: 1, ProvisionedBytes: from.stack.VirtualSize}); err != nil {
+		return Volume{}, err
+	}
 	state, err := m.newVolume(opts, from)
 	if err != nil {
 		return Volume{}, err

@@ -19,9 +19,6 @@ import (
 // formatNumber is the repository format that this version reads and writes. It only rises; a version reads the one before.
 const formatNumber = 1
 
-// formatRefresh is how often a node looks whether the repository still takes its writes.
-const formatRefresh = 30 * time.Second
-
 // formatState is the state of the format log.
 type formatState struct {
 	Repository string         `json:"repository"`
@@ -100,19 +97,10 @@ func (g *formatGate) check(context.Context) error {
 	return nil
 }
 
-// watch reads the format again and again, so that a node that runs for months learns of an upgrade.
-func (g *formatGate) watch(ctx context.Context) {
-	ticker := time.NewTicker(formatRefresh)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			// An error changes nothing: what was last known stays in force until the store answers.
-			if gen, err := g.log.Newest(ctx); err == nil {
-				_ = g.accept(gen.State) // a reader that is too old is also a writer that is too old: check refuses
-			}
-		}
+// refresh reads the format again, so that a node that runs for months learns of an upgrade.
+func (g *formatGate) refresh(ctx context.Context) {
+	// An error changes nothing: what was last known stays in force until the store answers.
+	if gen, err := g.log.Newest(ctx); err == nil {
+		_ = g.accept(gen.State) // a reader that is too old is also a writer that is too old: check refuses
 	}
 }

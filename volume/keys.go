@@ -18,6 +18,8 @@ const (
 	pinsPrefix        = "v1/pins/"
 	layersPrefix      = "v1/layers/"
 	runsPrefix        = "v1/runs/"
+	nodesPrefix       = "v1/nodes/"
+	probesPrefix      = "v1/probes/"
 )
 
 // NewID returns a fresh volume id: a UUIDv7, so that ids sort by creation.

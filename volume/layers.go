@@ -8,150 +8,152 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/sandvol/sandvol/overlaybd"
+	"github.com/sandvol/sandvol/overlaybd/blockcache"
 	"github.com/sandvol/sandvol/volume/store"
 )
 
-// copyChunk is how much of a layer is read from the store at a time, in bytes.
-const copyChunk = 4 << 20
-
-// layerCache keeps whole copies of layers on the node's disk, by digest. A layer gets there checked: uploaded from here, or
-// fetched and compared with its digest. Losing the directory loses nothing.
+// layerCache is the node's way to stored layers: what is read of them is kept on the node's disk, under their digest. Losing
+// the directory loses nothing.
 type layerCache struct {
-	dir    string
-	store  store.Store
-	owned  func(func(context.Context) error) error // runs what outlives its caller
-	flight singleflight.Group
+	cache     *blockcache.Cache
+	store     store.Store
+	unchecked bool // layers without checksums are used without comparing them with their digest first
+	log       *slog.Logger
 }
 
-func openLayerCache(dir string, st store.Store, owned func(func(context.Context) error) error) (*layerCache, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
+func openLayerCache(dir string, st store.Store, s settings) (*layerCache, error) {
 	left, err := filepath.Glob(filepath.Join(dir, ".fetch-*"))
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range left { // fetches that died with an earlier process
+	for _, f := range left { // fetches of an older version that died with its process
 		if err := os.Remove(f); err != nil {
 			return nil, err
 		}
 	}
-	return &layerCache{dir: dir, store: st, owned: owned}, nil
+	cache, err := blockcache.Open(dir, append(s.local.options(), blockcache.WithLogger(s.log))...)
+	if err != nil {
+		return nil, err
+	}
+	return &layerCache{cache: cache, store: st, unchecked: s.local.unchecked, log: s.log}, nil
 }
 
-func (c *layerCache) path(digest string) (string, error) {
+// layerID is a layer's name in the cache: the hex digits of its digest. Equal bytes are kept once, whatever their keys.
+func layerID(digest string) (string, error) {
 	hexed, ok := strings.CutPrefix(digest, "sha256:")
 	if raw, err := hex.DecodeString(hexed); !ok || err != nil || len(raw) != sha256.Size {
 		return "", fmt.Errorf("%w: layer digest %q: must be sha256: and 64 hex digits", ErrCorrupt, digest)
 	}
-	return filepath.Join(c.dir, hexed), nil
+	return hexed, nil
 }
 
-// open is the engine's way to a layer.
-func (c *layerCache) open(ctx context.Context, l overlaybd.Layer) (overlaybd.Source, error) {
-	path, err := c.path(l.Digest)
+// open is the engine's way to a layer. It sends no request.
+func (c *layerCache) open(_ context.Context, l overlaybd.Layer) (overlaybd.Source, error) {
+	src, err := c.layer(l)
 	if err != nil {
 		return nil, err
 	}
-	// A copy that was damaged is as good as none: the store has the layer.
-	f, err := openLayerFile(path, l.Size)
-	if err == nil || !(errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrCorrupt)) {
-		return f, err
-	}
-	// One fetch serves all who wait. It must not fail for everybody because the first one gave up.
-	done := c.flight.DoChan(path, func() (any, error) {
-		return nil, c.owned(func(ctx context.Context) error { return c.fetch(ctx, l, path) })
-	})
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case res := <-done:
-		if res.Err != nil {
-			return nil, res.Err
-		}
-	}
-	return openLayerFile(path, l.Size)
+	return src, nil
 }
 
-func openLayerFile(path string, size int64) (overlaybd.Source, error) {
-	f, err := overlaybd.OpenFile(path)
+func (c *layerCache) layer(l overlaybd.Layer) (*storedLayer, error) {
+	id, err := layerID(l.Digest)
 	if err != nil {
 		return nil, err
 	}
-	if f.Size() != size {
-		err := fmt.Errorf("%w: local copy %s has %d bytes, the layer %d", ErrCorrupt, path, f.Size(), size)
-		return nil, errors.Join(err, f.Close())
+	at, err := c.cache.Layer(id, l.Size, &blobRanges{c.store, l.Key})
+	if err != nil {
+		return nil, err
 	}
-	return f, nil
+	return &storedLayer{Layer: at, stored: l, unchecked: c.unchecked}, nil
 }
 
-// fetch copies a layer from the store and keeps it only if size and digest are right.
-func (c *layerCache) fetch(ctx context.Context, l overlaybd.Layer, path string) error {
-	blob, err := c.store.OpenBlob(ctx, l.Key)
+// keep moves a file, whose digest the caller has taken, into the cache. The layer is in the store, so a node that cannot keep
+// it goes on without.
+func (c *layerCache) keep(path, digest string) error {
+	id, err := layerID(digest)
 	if err != nil {
-		return fmt.Errorf("fetch layer %s: %w", l.Key, err)
+		return err
 	}
-	defer blob.Close()
-	// The directory may have been removed: it is a cache.
-	err = os.MkdirAll(c.dir, 0o700)
-	var f *os.File
-	if err == nil {
-		f, err = os.CreateTemp(c.dir, ".fetch-*")
-	}
-	if err != nil {
-		return fmt.Errorf("fetch layer %s: %w", l.Key, err)
-	}
-	sum := sha256.New()
-	err = copyBlob(ctx, blob, io.MultiWriter(f, sum), l.Size)
-	if err == nil {
-		err = checkDigest(sum, l)
-	}
-	if err == nil {
-		// The name is the digest and is not checked again, so the bytes must be on disk before the name is.
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("fetch layer %s: %w", l.Key, err), os.Remove(f.Name()))
+	if err := c.cache.Keep(path, id); err != nil {
+		c.log.Warn("a published layer is not kept on this node", "digest", digest, "error", errors.Join(err, os.Remove(path)))
 	}
 	return nil
 }
 
-func copyBlob(ctx context.Context, blob store.Blob, w io.Writer, size int64) error {
-	stored, err := blob.Size(ctx)
-	if err != nil {
-		return missing(err)
+func (c *layerCache) close() error { return c.cache.Close() }
+
+// storedLayer is a layer whose bytes come by range.
+type storedLayer struct {
+	*blockcache.Layer
+	stored    overlaybd.Layer
+	unchecked bool
+}
+
+var _ overlaybd.RemoteSource = (*storedLayer)(nil)
+
+// Verify fetches the whole layer and compares it with its digest, unless the host has said that its store need not be checked.
+func (l *storedLayer) Verify(ctx context.Context) error {
+	if l.unchecked {
+		return nil
 	}
-	if stored != size {
-		return fmt.Errorf("%w: %d bytes stored, %d recorded", ErrCorrupt, stored, size)
-	}
-	buf := make([]byte, min(copyChunk, size))
-	for off := int64(0); off < size; {
-		p := buf[:min(int64(len(buf)), size-off)]
-		if _, err := blob.ReadRange(ctx, p, off); err != nil {
-			return missing(err)
-		}
-		if _, err := w.Write(p); err != nil {
+	err := l.Layer.Verify(ctx, func(r io.Reader) error {
+		sum := sha256.New()
+		if _, err := io.Copy(sum, r); err != nil {
 			return err
 		}
-		off += int64(len(p))
+		return checkDigest(sum, l.stored)
+	})
+	if errors.Is(err, blockcache.ErrNoRoom) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return nil
+	return l.named(err)
 }
 
-// missing gives a read error its class: a layer that a record names and the store has not is damage, all else may pass.
+// Prefetch implements overlaybd.RemoteSource.
+func (l *storedLayer) Prefetch(ctx context.Context, off, n int64) error {
+	return l.named(l.Layer.Prefetch(ctx, off, n))
+}
+
+func (l *storedLayer) named(err error) error {
+	if err != nil {
+		err = fmt.Errorf("fetch layer %s: %w", l.stored.Key, err)
+	}
+	return err
+}
+
+// blobRanges reads ranges of one blob. It has nothing to close: a handle on a blob costs no request.
+type blobRanges struct {
+	store store.Store
+	key   string
+}
+
+func (b *blobRanges) ReadRange(ctx context.Context, p []byte, off int64) (int, error) {
+	blob, err := b.store.OpenBlob(ctx, b.key)
+	if err != nil {
+		return 0, missing(err)
+	}
+	n, err := blob.ReadRange(ctx, p, off)
+	if err = errors.Join(err, blob.Close()); n < len(p) {
+		return n, missing(err)
+	}
+	return n, nil
+}
+
+// missing gives a read error its class: a layer that a record names and the store has not, or has not whole, is damage, and
+// asking again will not help. All else may pass.
 func missing(err error) error {
-	if errors.Is(err, store.ErrNotExist) {
-		return fmt.Errorf("%w: the store has no such layer", ErrCorrupt)
+	switch {
+	case errors.Is(err, store.ErrNotExist):
+		return fmt.Errorf("%w: the store has no such layer (%w)", ErrCorrupt, blockcache.ErrFinal)
+	case err == nil || errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: the stored layer ends before it should (%w)", ErrCorrupt, blockcache.ErrFinal)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
@@ -163,14 +165,12 @@ func checkDigest(sum hash.Hash, l overlaybd.Layer) error {
 	return nil
 }
 
-// keep moves a file whose digest is known into the cache. It replaces an equal one.
-func (c *layerCache) keep(path, digest string) error {
-	to, err := c.path(digest)
+// tailSize returns how much of a packed layer's end a node reads to open it. A layer that cannot be opened is not published.
+func tailSize(p packed) (n int64, err error) {
+	f, err := os.Open(p.path)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return err
-	}
-	return os.Rename(path, to)
+	defer f.Close() // only read
+	return overlaybd.TailSize(f, p.size, overlaybd.CodecZFile)
 }

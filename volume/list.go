@@ -24,6 +24,8 @@ type ListOptions struct {
 	// Status and Mode, where set, are to be equal.
 	Status Status
 	Mode   Mode
+	// Node narrows a listing of volumes to those whose holder runs there, or ran there when it was paused.
+	Node string
 	// Volume narrows a listing of checkpoints to those of one volume id.
 	Volume string
 }
@@ -32,7 +34,7 @@ func (o ListOptions) check() error {
 	if o.Limit < 0 {
 		return fmt.Errorf("%w: limit %d: must not be negative", ErrInvalid, o.Limit)
 	}
-	for _, f := range []struct{ field, id string }{{"volume", o.Volume}, {"after", o.After}} {
+	for _, f := range []struct{ field, id string }{{"volume", o.Volume}, {"after", o.After}, {"node", o.Node}} {
 		if f.id == "" {
 			continue
 		}
@@ -59,12 +61,13 @@ func (m *Manager) List(ctx context.Context, o ListOptions) iter.Seq2[Volume, err
 		gen, err := m.volumeLog(id).Newest(ctx)
 		if errors.Is(err, genlog.ErrUnreadable) {
 			v := Volume{ID: id, Status: StatusUnreadable}
-			return v, o.match(nil, v.Status, ""), nil
+			return v, o.Node == "" && o.match(nil, v.Status, ""), nil
 		}
 		v := volumeOf(gen)
-		return v, err == nil && v.Status != record.StatusDeleted && o.match(v.Labels, v.Status, v.Mode), err
+		held := o.Node == "" || v.heldBy(o.Node)
+		return v, err == nil && v.Status != record.StatusDeleted && held && o.match(v.Labels, v.Status, v.Mode), err
 	}
-	return list(ctx, m.r, volumesPrefix+m.tenant+"/", "", o, get)
+	return m.r.withAdvice(ctx, list(ctx, m.r, volumesPrefix+m.tenant+"/", "", o, get))
 }
 
 // listBatch is how many records are read at once while listing.

@@ -109,6 +109,9 @@ func (i *inspector) look(ctx context.Context) seen {
 			referred[key] = true
 		}
 		s.records[r.ID] = r
+		for _, f := range r.Fenced { // I7: what was fenced can be kept until it is settled, whatever has become of the volume
+			i.stack(ctx, "volume "+r.ID+" as of a fenced epoch", f.Stack)
+		}
 		if r.Status != record.StatusReady && r.Status != record.StatusDeleting {
 			continue
 		}
@@ -203,7 +206,7 @@ func (i *inspector) volumeLog(ctx context.Context, prefix string) record.Volume 
 func checkChange(a, b record.Volume, op string) string {
 	ra, rb := a.Reservation, b.Reservation
 	_, held := ra.Holder()
-	raises := op == "acquire" || op == "carry-on"
+	raises := op == "acquire" || op == "carry-on" || op == "takeover"
 	keys := func(s record.Stack) (out []string) {
 		for _, l := range s.Layers {
 			out = append(out, l.Key)
@@ -226,6 +229,12 @@ func checkChange(a, b record.Volume, op string) string {
 		return "I1: the grant changed without an acquire"
 	case a.Mode == record.ReadOnly && !a.Stack.SameContent(b.Stack):
 		return "I5: the stack of an ro volume changed"
+	case op == "takeover" && ra.Phase != reservation.Paused && !keepsFenced(a, b):
+		return "I7: the stack that was taken over is not kept"
+	case op == "salvaged" || op == "discard-fenced" || op == "undone":
+		return checkUnfenced(a, b)
+	case len(b.Fenced) < len(a.Fenced):
+		return "I7: a fenced stack was let go by " + op
 	case op == "compact":
 		return checkMerge(a, b, ka, kb, held)
 	case len(kb) < len(ka) || !slices.Equal(kb[:len(ka)], ka):
@@ -238,6 +247,27 @@ func checkChange(a, b record.Volume, op string) string {
 	for _, k := range kb[len(ka):] {
 		if !slices.Contains(a.Keys, k) {
 			return "layer " + k + " was not declared"
+		}
+	}
+	return ""
+}
+
+// keepsFenced reports whether a takeover has kept the stack that it found.
+func keepsFenced(a, b record.Volume) bool {
+	f, ok := b.FencedAt(a.Reservation.Epoch)
+	return ok && f.Stack.SameContent(a.Stack)
+}
+
+// checkUnfenced is checkChange for the end of a fenced stack: its layers leave, and are still referred to.
+func checkUnfenced(a, b record.Volume) string {
+	for _, f := range a.Fenced {
+		if _, still := b.FencedAt(f.Epoch); still {
+			continue
+		}
+		for _, l := range f.Stack.Layers {
+			if !slices.ContainsFunc(b.Leaving, func(o record.Left) bool { return o.Key == l.Key && o.Fenced == f.Epoch }) {
+				return "I7: layer " + l.Key + " of a fenced stack went at once"
+			}
 		}
 	}
 	return ""

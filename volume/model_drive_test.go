@@ -116,7 +116,7 @@ func (x *machine) write(p *process, node int) {
 		err = dev.Flush()
 	}
 	if d.session.Err() != nil {
-		x.gone(d) // it was told that the volume is somebody else's
+		x.lostDrive(d) // it was told that the volume is somebody else's
 		return
 	}
 	if err != nil {
@@ -128,6 +128,10 @@ func (x *machine) write(p *process, node int) {
 
 func (x *machine) mounted(p *process, node int) {
 	d := x.drive(node)
+	if x.fenced(d) {
+		x.onFenced(p, d)
+		return
+	}
 	if d.leaving != "" {
 		x.skip("leaving")
 	}
@@ -159,6 +163,10 @@ func (x *machine) cut(d *openDrive, final bool) *openCut {
 // publish publishes a fresh cut, or one that was kept: perhaps after a later one was published.
 func (x *machine) publish(p *process, node int) {
 	d := x.drive(node)
+	if x.fenced(d) {
+		x.onFenced(p, d)
+		return
+	}
 	if d.leaving != "" {
 		x.skip("leaving")
 	}
@@ -206,6 +214,10 @@ func (x *machine) copyCut(p *process, d *openDrive, c *openCut, superseded bool)
 // leave pauses or releases; what was tried before is tried again.
 func (x *machine) leave(p *process, node int) {
 	d := x.drive(node)
+	if x.fenced(d) {
+		x.onFenced(p, d)
+		return
+	}
 	if d.final == nil {
 		d.final = x.cut(d, true)
 	}
@@ -250,6 +262,10 @@ func (x *machine) parted(d *openDrive) bool {
 // thaw gives a pause up. One that took effect after all cannot be given up.
 func (x *machine) thaw(p *process, node int) {
 	d := x.drive(node)
+	if x.fenced(d) {
+		x.onFenced(p, d)
+		return
+	}
 	if d.final == nil {
 		x.skip("not sealed")
 	}

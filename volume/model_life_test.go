@@ -102,6 +102,10 @@ func (x *machine) reconcile(i int, found []recoveredDrive) {
 		if d.node != i {
 			continue
 		}
+		if x.fenced(d) {
+			x.lostDrive(d)
+			continue
+		}
 		j := slices.IndexFunc(found, func(r recoveredDrive) bool {
 			return r.session != nil && r.volume == d.volume && r.sandbox == d.sandbox
 		})
@@ -145,6 +149,7 @@ func (x *machine) drain() {
 		x.check()
 		x.reconcile(i, found)
 	}
+	x.settleDebts()
 	for _, d := range x.drives {
 		c := x.cut(d, true)
 		if err := d.session.Release(x.ctx, c.sealed); err != nil {

@@ -119,7 +119,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, raw store.Store) *cluster {
 	c := &cluster{t: t, raw: raw, dir: t.TempDir()}
-	c.opts = []volume.Option{volume.WithFormatter(marker{}),
+	c.opts = []volume.Option{volume.Quiet, volume.WithFormatter(marker{}),
 		volume.WithClock(func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) })}
 	return c
 }

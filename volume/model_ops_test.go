@@ -143,7 +143,7 @@ func (x *machine) expectFlush(node int, id string, src *volumeState) []error {
 		return nil
 	}
 	for _, d := range x.drives {
-		if d.volume == id && d.node == node && d.session != nil {
+		if d.volume == id && d.node == node && d.session != nil && d.epoch == src.Epoch { // not one that was fenced
 			src.Content = d.live
 			return nil
 		}

@@ -21,9 +21,9 @@ import (
 	"github.com/sandvol/sandvol/volume/store/storetest"
 )
 
-// two nodes do everything that can be done with volumes, one call at a time.
+// two nodes do everything that can be done with volumes, one call at a time.
 // Requests to the store get lost before or after they took effect, or arrive much later; nodes die at any of them and
-// recover. After every step the whole store is compared with a plain map, and I1 to I9 are checked.
+// recover. After every step the whole store is compared with a plain map, and I1 to I9 and I13 are checked.
 //
 // rapid prints the seed of a failure and the command that repeats it. SANDVOL_MODEL_STEPS sets how many steps a run
 // has, and -rapid.checks how many runs there are.
@@ -92,6 +92,11 @@ type machine struct {
 	readers []*openReader
 	left    []heldPin // pins that outlive their mount
 	seq     int
+
+	taken    map[grantOf]content // what was published when it was taken over
+	debts    map[grantOf]debt
+	salvages map[string]bool
+	rescued  map[grantOf]content // what salvages hold
 }
 
 // openDrive is a volume in the hands of a sandbox.
@@ -119,7 +124,8 @@ type openReader struct {
 }
 
 func newMachine(t *testing.T, rt *rapid.T, raw store.Store) *machine {
-	x := &machine{T: rt, ctx: t.Context(), c: newCluster(t, raw), look: newInspector(rt, raw), spec: newSpec()}
+	x := &machine{T: rt, ctx: t.Context(), c: newCluster(t, raw), look: newInspector(rt, raw), spec: newSpec(),
+		taken: map[grantOf]content{}, debts: map[grantOf]debt{}, salvages: map[string]bool{}, rescued: map[grantOf]content{}}
 	// Stacks are shortened early, so that it happens.
 	x.c.opts = append(x.c.opts, volume.WithCompaction(3, 2))
 	for i := range x.nodes {
@@ -153,6 +159,7 @@ var modelSteps = slices.Concat(
 	likely(4, (*machine).attach), likely(1, (*machine).undo), likely(1, (*machine).free), likely(5, (*machine).write),
 	likely(1, (*machine).mounted), likely(3, (*machine).publish), likely(3, (*machine).leave), likely(2, (*machine).thaw),
 	likely(2, (*machine).pin), likely(1, (*machine).unpin), likely(1, (*machine).collect),
+	likely(2, (*machine).takeOver), likely(2, (*machine).learn), likely(1, (*machine).unpinAll),
 	[]func(*machine){
 		func(x *machine) { x.restart(x.index("node", len(x.nodes))) },
 		func(x *machine) {
@@ -241,6 +248,7 @@ func pick[E any](x *machine, what string, from []E) E {
 func (x *machine) check() {
 	x.Helper()
 	x.now = x.look.look(x.ctx)
+	x.adoptSalvages()
 	x.spec.adopt(x, x.now)
 	for id, v := range x.spec.volumes {
 		// A cut that was made on the way, for a copy with flush.

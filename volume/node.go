@@ -3,8 +3,10 @@ package volume
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,11 +56,25 @@ func (k *keyedLocks) lock(ctx context.Context, key volumeKey) (unlock func(), er
 	return func() { l.sem.Release(1); leave() }, nil
 }
 
-// session returns the open session of a volume, or nil.
+// session returns the newest open session of a volume, or nil.
 func (r *Repository) session(key volumeKey) *Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sessions[key]
+}
+
+// openSessions returns every session that is open, lost ones included.
+func (r *Repository) openSessions() []*Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.grants))
+}
+
+// sessionOf returns the open session of a grant, or nil.
+func (r *Repository) sessionOf(grant string) *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.grants[grant]
 }
 
 // register makes a session known, unless the repository is closed.
@@ -69,6 +85,7 @@ func (r *Repository) register(s *Session) bool {
 		return false
 	}
 	r.sessions[volumeKey{s.m.tenant, s.grant.Volume}] = s
+	r.grants[s.grant.ID] = s
 	return true
 }
 
@@ -79,6 +96,7 @@ func (r *Repository) unregister(s *Session) {
 	if r.sessions[key] == s {
 		delete(r.sessions, key)
 	}
+	delete(r.grants, s.grant.ID)
 }
 
 // findEntry returns the journal's entry about a volume of a sandbox. Lost ones do not count: they are kept for people.

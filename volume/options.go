@@ -46,6 +46,8 @@ type settings struct {
 	engine    []overlaybd.Option
 
 	compactAbove, compactTo int
+	local                   localSettings
+	nodeLife
 }
 
 // WithFormatter enables empty volumes.

@@ -266,6 +266,34 @@ func (m *Manager) RemovePin(ctx context.Context, volume, sandbox, nonce string) 
 	return nil
 }
 
+// Unpin removes every pin that a sandbox has on an ro volume, by id or name: an operator's word, with the reason, that the
+// sandbox is gone and nobody else will remove them. A mount of it that lives all the same keeps working until the volume is
+// deleted and its data collected. It returns how many there were; none is not an error.
+func (m *Manager) Unpin(ctx context.Context, ref, sandbox, reason string) (removed int, err error) {
+	if err := errors.Join(record.CheckID("sandbox", sandbox), checkReason(reason)); err != nil {
+		return 0, err
+	}
+	gen, err := m.find(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	id := gen.State.ID
+	for e, err := range m.r.store.List(ctx, pinsPrefix+id+"/"+sandbox+"/", "", 0) {
+		if err == nil {
+			err = m.r.store.Delete(ctx, e.Key)
+		}
+		if err != nil {
+			return removed, fmt.Errorf("%w: unpin volume %s: %w", ErrUnavailable, id, err)
+		}
+		removed++
+	}
+	if removed > 0 {
+		m.r.log.Warn("pins removed by hand", "volume", id, "sandbox", sandbox, "pins", removed, "reason", reason)
+		m.r.emit(Event{Kind: EventUnpinned, Tenant: m.tenant, Volume: id, Sandbox: sandbox, Reason: reason})
+	}
+	return removed, nil
+}
+
 // maxHolders is how many readers an InUseError names.
 const maxHolders = 16
 

@@ -161,6 +161,10 @@ func (r *Repository) send(ctx context.Context, l overlaybd.SealedLayer, p packed
 	if err != nil {
 		return record.Layer{}, err
 	}
+	tail, err := tailSize(p)
+	if err != nil {
+		return record.Layer{}, errors.Join(err, os.Remove(p.path))
+	}
 	err = r.store.PutBlob(ctx, key, src)
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		return record.Layer{}, errors.Join(fmt.Errorf("%w: %w", ErrUnavailable, err), os.Remove(p.path))
@@ -169,5 +173,5 @@ func (r *Repository) send(ctx context.Context, l overlaybd.SealedLayer, p packed
 		return record.Layer{}, err
 	}
 	return record.Layer{Layer: overlaybd.Layer{Key: key, Digest: p.digest, Size: p.size, UUID: l.UUID,
-		Codec: overlaybd.CodecZFile}}, nil
+		Codec: overlaybd.CodecZFile, Tail: tail}}, nil
 }

@@ -15,7 +15,9 @@ func (m *Manager) Get(ctx context.Context, ref string) (Volume, error) {
 	if err != nil {
 		return Volume{}, err
 	}
-	return volumeOf(gen), nil
+	v := volumeOf(gen)
+	v.SuspectSince = m.r.suspectSince(ctx, v.Reservation)
+	return v, nil
 }
 
 // find reads the newest generation of the volume that ref, an id or a name, stands for.

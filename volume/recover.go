@@ -23,9 +23,11 @@ type Pending struct {
 	// Sealed: a final cut is on disk and waits to be published.
 	Sealed bool
 	// Lost says why the volume is somebody else's now. Its local layers are in Dir, relative to the node's directory, and
-	// stay there: they may hold the only copy of what was written last.
+	// stay there until Salvage has kept them: they may hold the only copy of what was written last.
 	Lost string
 	Dir  string
+	// Salvage is the volume that keeps, or is going to keep, what was written and not published; empty if there is none yet.
+	Salvage string
 	// Pin is the pin's nonce, of an ro volume.
 	Pin string
 	// Planned is set when it is about something that was being made for the sandbox.
@@ -40,6 +42,9 @@ func (r *Repository) Journal() ([]Pending, []error) {
 	for _, e := range entries {
 		p := Pending{Tenant: e.Tenant, Sandbox: e.Sandbox, Volume: e.Volume, Mode: Exclusive, Acquired: e.Epoch > 0 && !e.Undoing,
 			Sealed: e.Sealed != nil && e.Sealed.Final, Lost: e.Lost, Dir: e.Dir}
+		if e.Salvage != nil {
+			p.Salvage = e.Salvage.Volume
+		}
 		switch e.Kind {
 		case journal.Pin:
 			p.Mode, p.Pin = ReadOnly, e.ID
@@ -63,7 +68,7 @@ func (m *Manager) Reopen(ctx context.Context, volume, sandbox string) (*Session,
 		return nil, err
 	}
 	defer unlock()
-	if s := m.r.session(key); s != nil && s.Sandbox() == sandbox && s.open(ctx) {
+	if s := m.r.session(key); s != nil && s.Sandbox() == sandbox && s.open(ctx) && s.Err() == nil {
 		return s, nil
 	}
 	s, err := m.reopen(ctx, volume, sandbox)
@@ -84,9 +89,9 @@ func (m *Manager) reopen(ctx context.Context, volume, sandbox string) (*Session,
 		return nil, err
 	}
 	if gen.State.Status == record.StatusDeleted {
-		return nil, m.keepLost(entry, fmt.Errorf("%w: volume %s was deleted", ErrNotFound, volume))
+		return nil, m.lost(ctx, entry, fmt.Errorf("%w: volume %s was deleted", ErrNotFound, volume))
 	}
-	usable, err := m.usable(gen.State.Reservation, entry)
+	usable, err := m.usable(ctx, gen.State.Reservation, entry)
 	if err != nil || !usable {
 		return nil, err
 	}
@@ -143,11 +148,19 @@ func (m *Manager) undo(ctx context.Context, e journal.Entry) error {
 func (m *Manager) undoOnce(ctx context.Context, e journal.Entry) (settled bool, err error) {
 	log := m.volumeLog(e.Volume)
 	gen, err := log.Newest(ctx)
-	if errors.Is(err, genlog.ErrNotFound) || (err == nil && gen.State.Status == record.StatusDeleted) {
-		return true, nil // a tombstone is final: nothing lands after it
+	if errors.Is(err, genlog.ErrNotFound) {
+		return true, nil
 	}
 	if err != nil {
 		return false, err
+	}
+	if epoch, fenced := gen.State.FencedGrant(e.ID); fenced {
+		// It landed and was taken over. Nothing was written under it, so nobody else will ever settle what was kept for it.
+		_, err = log.AppendTo(ctx, gen, record.Unfence("undone", epoch))
+		return false, err // and look once more
+	}
+	if gen.State.Status == record.StatusDeleted {
+		return true, nil // a tombstone is final: nothing lands after it
 	}
 	res := gen.State.Reservation
 	if res.Grant.ID == e.ID && res.Phase == reservation.Free {

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandvol/sandvol/overlaybd"
+	"github.com/sandvol/sandvol/overlaybd/blockcache"
 	"github.com/sandvol/sandvol/volume/genlog"
 	"github.com/sandvol/sandvol/volume/internal/journal"
 	"github.com/sandvol/sandvol/volume/internal/record"
@@ -29,6 +32,7 @@ type Repository struct {
 	engine  *overlaybd.Engine
 	journal *journal.Journal
 	layers  *layerCache
+	disk    *localDisk
 	gate    *formatGate
 	bases   *baseCache
 	settings
@@ -43,8 +47,15 @@ type Repository struct {
 	mu       sync.Mutex
 	closed   bool
 	sessions map[volumeKey]*Session
-	locks    keyedLocks
-	readers  readers
+	// grants has every open session by its grant's id: one that does not know yet that its volume went to somebody else may
+	// stand beside another of the same volume.
+	grants  map[string]*Session
+	locks   keyedLocks
+	readers readers
+
+	lostDrive chan struct{} // wakes whoever keeps what lost drives hold
+	beats     heartbeats
+	peers     peers
 }
 
 type volumeKey struct{ tenant, volume string }
@@ -53,16 +64,19 @@ type volumeKey struct{ tenant, volume string }
 // uses the directory, or if the repository was written by a version that this one cannot read.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Repository, error) {
 	s := settings{log: slog.New(slog.DiscardHandler), clock: time.Now,
-		compactAbove: compactAbove, compactTo: compactTo}
+		compactAbove: compactAbove, compactTo: compactTo, nodeLife: nodeLife{heartbeat: defaultHeartbeat},
+		local: localSettings{fetchLimit: blockcache.DefaultFetchLimit}}
 	for _, opt := range opts {
 		opt(&s)
 	}
-	if err := errors.Join(cfg.check(), s.checkCompaction()); err != nil {
+	if err := errors.Join(cfg.check(), s.checkCompaction(), s.local.check(), s.nodeLife.check()); err != nil {
 		return nil, err
 	}
-	r := &Repository{store: cfg.Store, dir: cfg.Dir, node: cfg.Node, settings: s, sessions: map[volumeKey]*Session{}}
+	r := &Repository{store: cfg.Store, dir: cfg.Dir, node: cfg.Node, settings: s, sessions: map[volumeKey]*Session{},
+		grants: map[string]*Session{}, lostDrive: make(chan struct{}, 1)}
 	r.background, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	r.bases = &baseCache{known: map[string]copied{}}
+	r.disk = newLocalDisk(s.local.budget)
 	if err := r.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open repository on node %s: %w", cfg.Node, err), r.Close())
 	}
@@ -89,7 +103,7 @@ func (r *Repository) open(ctx context.Context) (err error) {
 	if r.journal, err = journal.Open(filepath.Join(r.dir, "journal")); err != nil {
 		return err
 	}
-	if r.layers, err = openLayerCache(filepath.Join(r.dir, "layers"), r.store, r.owned); err != nil {
+	if r.layers, err = openLayerCache(filepath.Join(r.dir, "layers"), r.store, r.settings); err != nil {
 		return err
 	}
 	if r.engine, err = overlaybd.New(overlaybd.Config{Open: r.layers.open}, r.settings.engine...); err != nil {
@@ -107,7 +121,11 @@ func (r *Repository) open(ctx context.Context) (err error) {
 	if err = r.gate.establish(ctx, r.clock(), r.dir); err != nil {
 		return err
 	}
-	r.goBackground(r.gate.watch)
+	if r.local.budget > 0 {
+		r.measure() // before anything is fetched
+		r.goBackground(r.watchDisk)
+	}
+	r.startLife(ctx)
 	return nil
 }
 
@@ -157,10 +175,7 @@ func (r *Repository) Close() error {
 		return nil
 	}
 	r.closed = true
-	open := make([]*Session, 0, len(r.sessions))
-	for _, s := range r.sessions {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Values(r.grants))
 	r.mu.Unlock()
 
 	r.stop()
@@ -169,6 +184,9 @@ func (r *Repository) Close() error {
 		err = errors.Join(err, s.Close())
 	}
 	r.running.Wait()
+	if r.layers != nil {
+		err = errors.Join(err, r.layers.close())
+	}
 	if r.lock != nil {
 		err = errors.Join(err, r.lock.Close())
 	}

@@ -26,6 +26,9 @@ type Session struct {
 	drive *drive
 	grant journal.Entry // as it was acquired; never changes
 
+	// fresh follows what was written and not published.
+	fresh unpublished
+
 	// turn admits one publishing method at a time; unlike a mutex it lets a caller give up waiting.
 	turn *semaphore.Weighted
 
@@ -33,8 +36,13 @@ type Session struct {
 	gen    genlog.Generation[record.Volume]
 	entry  journal.Entry
 	closed bool
+	top    string // uuid of the newest layer that was sealed
 	// doubt: a pause or release was sent whose outcome is not known. It may have landed, or still land.
 	doubt bool
+
+	// salvaged: the session was lost, and what was not published is kept elsewhere. The local layers go when it is closed.
+	// Set in turn.
+	salvaged atomic.Bool
 
 	quiesce atomic.Pointer[QuiesceFunc]
 	lost    chan struct{}
@@ -51,6 +59,9 @@ func newSession(m *Manager, gen genlog.Generation[record.Volume], entry journal.
 		grant: entry, lost: make(chan struct{})}
 	s.drive = &drive{Writable: dev, session: s}
 	s.doubt = entry.Sealed != nil && entry.Sealed.Final // the process that sealed it may have gone further
+	if dev.Stats().Segments > 0 || entry.Sealed != nil {
+		s.fresh.touched(m.r.clock) // written before a restart
+	}
 	return s
 }
 
@@ -64,6 +75,10 @@ func (d *drive) WriteAt(p []byte, off int64) (int, error) {
 	if err := d.session.Err(); err != nil {
 		return 0, err
 	}
+	if err := d.session.m.r.disk.take(len(p)); err != nil {
+		return 0, err
+	}
+	d.session.fresh.touched(d.session.m.r.clock)
 	return d.Writable.WriteAt(p, off)
 }
 
@@ -71,6 +86,7 @@ func (d *drive) Discard(off, n int64) error {
 	if err := d.session.Err(); err != nil {
 		return err
 	}
+	d.session.fresh.touched(d.session.m.r.clock)
 	return d.Writable.Discard(off, n)
 }
 
@@ -89,11 +105,8 @@ func (s *Session) Epoch() uint64 { return s.grant.Epoch }
 // From returns the phase that the volume was acquired from: free, or paused.
 func (s *Session) From() reservation.Phase { return s.grant.From }
 
-// Stats tells how much was written since the last cut, and how it is mapped.
-func (s *Session) Stats() overlaybd.Stats { return s.dev.Stats() }
-
 // Lost is closed when the repository has told this session that the volume is not its sandbox's any more. Writes fail from
-// then on; what was written and not published stays in the node's directory.
+// then on, reads go on until Close. What was written and not published becomes a volume of its own: see Salvage.
 func (s *Session) Lost() <-chan struct{} { return s.lost }
 
 // Err returns why the session was lost, or nil.
@@ -142,20 +155,9 @@ func (s *Session) append(ctx context.Context, op genlog.Op[record.Volume]) error
 		s.gen = gen
 	case errors.Is(err, ErrFenced) && !errors.Is(err, genlog.ErrInDoubt):
 		s.lose(err)
+		s.noteLost()
 	}
 	return err
-}
-
-// lose marks the session lost, once. The journal remembers it, so that a restart does not try to write either.
-func (s *Session) lose(err error) {
-	s.once.Do(func() {
-		s.cause.Store(&err)
-		close(s.lost)
-		s.entry.Lost = err.Error()
-		if jerr := s.m.r.journal.Put(s.entry); jerr != nil {
-			s.m.r.log.Error("journal", "volume", s.grant.Volume, "error", jerr)
-		}
-	})
 }
 
 // open reports, when it is its turn, whether the session can still be used: one that is just being paused cannot.
@@ -186,6 +188,9 @@ func (s *Session) close() error {
 	s.closed = true
 	err := s.dev.Close()
 	s.m.r.unregister(s)
+	if s.salvaged.Load() {
+		err = errors.Join(err, s.m.r.forget(s.entry))
+	}
 	return err
 }
 

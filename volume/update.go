@@ -49,6 +49,11 @@ func (m *Manager) Update(ctx context.Context, ref string, u Update) (Volume, err
 	}
 	log := m.volumeLog(gen.State.ID)
 	if u.Size != nil {
+		if add := *u.Size - gen.State.Stack.VirtualSize; add > 0 {
+			if err := m.allow(ctx, Demand{Op: "grow", Volume: gen.State.ID, ProvisionedBytes: add}); err != nil {
+				return Volume{}, fmt.Errorf("grow volume %s: %w", ref, err)
+			}
+		}
 		if gen, err = log.AppendTo(ctx, gen, record.Grow(gen.State.Reservation.Epoch, *u.Size)); err != nil {
 			return Volume{}, fmt.Errorf("grow volume %s: %w", ref, err)
 		}

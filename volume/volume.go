@@ -68,6 +68,9 @@ type Volume struct {
 	Lineage Lineage
 	// Reservation says who may write the volume. It is free for an ro volume.
 	Reservation reservation.State
+	// SuspectSince is when the holder's node was last heard of, if that is longer ago than three heartbeats. It is advice for
+	// people and schedulers, filled by Get and List: nothing in this library acts on it.
+	SuspectSince time.Time
 	// Generation is the number of the record's generation that this value was read from.
 	Generation uint64
 	// Stack is the published content.
@@ -83,6 +86,8 @@ type Lineage struct {
 	Volume     string
 	Checkpoint string
 	Generation uint64
+	// Fenced is set in a salvage: the epoch of the holder whose unpublished writes it keeps.
+	Fenced uint64
 }
 
 // Checkpoint is a kept state of a volume. It outlives the volume.
@@ -123,5 +128,11 @@ func lineageOf(o record.Origin) Lineage {
 	if o.Tenant == record.ReservedTenant {
 		return Lineage{} // an empty volume is a copy of a hidden one; nobody needs to know
 	}
-	return Lineage{Volume: o.Volume, Checkpoint: o.Checkpoint, Generation: o.Generation}
+	return Lineage{Volume: o.Volume, Checkpoint: o.Checkpoint, Generation: o.Generation, Fenced: o.Fenced}
+}
+
+// heldBy reports whether the volume's holder is on the node.
+func (v Volume) heldBy(node string) bool {
+	g, held := v.Reservation.Holder()
+	return held && g.Node == node
 }

@@ -61,9 +61,13 @@ type Entry struct {
 	// Spent are keys that were bound to bytes which nobody will refer to. They may hold those bytes, so that nothing else may
 	// be sent under them.
 	Spent []string `json:"spent,omitempty"`
+	// Takes is set in a takeover: the epoch that the volume is taken from. It is part of a grant like any other.
+	Takes uint64 `json:"takes,omitzero"`
 	// Lost says why the volume does not belong to this entry any more. The local layers are kept.
-	Lost string    `json:"lost,omitzero"`
-	At   time.Time `json:"at"`
+	Lost string `json:"lost,omitzero"`
+	// Salvage is how far the volume that keeps a lost drive's unpublished writes has come; nil if there is none yet.
+	Salvage *Salvage  `json:"salvage,omitzero"`
+	At      time.Time `json:"at"`
 
 	Extra jsontext.Value `json:",embed"`
 }
@@ -76,6 +80,17 @@ type Cut struct {
 	Final       bool           `json:"final,omitzero"`
 	At          time.Time      `json:"at"`
 	Extra       jsontext.Value `json:",embed"`
+}
+
+// Salvage is a volume that keeps what a lost drive holds. Its id is here before it exists.
+type Salvage struct {
+	Volume string `json:"volume"`
+	// Uploads binds the volume's declared keys to sealed layers, by layer uuid, before the first byte is sent.
+	Uploads map[string]Upload `json:"uploads,omitempty"`
+	// Ready: everything is kept. Only then the stack that it stands on may go.
+	Ready bool `json:"ready,omitzero"`
+
+	Extra jsontext.Value `json:",embed"`
 }
 
 // Upload is the binding of a declared key to one sealed layer's bytes.
@@ -185,6 +200,14 @@ func (j *Journal) Remove(id string) error {
 		return fmt.Errorf("remove journal entry %s: %w", id, err)
 	}
 	return nil
+}
+
+// Get returns the entry of an id.
+func (j *Journal) Get(id string) (Entry, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.entries[id]
+	return e, ok
 }
 
 // All returns the readable entries, oldest first, and an UnreadableError for each other one.

@@ -20,6 +20,7 @@ var (
 	ErrConflict    = reservation.ErrConflict
 	ErrFenced      = reservation.ErrFenced
 	ErrCorrupt     = overlaybd.ErrCorrupt
+	ErrQuota       = errors.New("quota exceeded")
 	ErrUnavailable = overlaybd.ErrUnavailable
 )
 

@@ -72,13 +72,14 @@ func (s Stack) Contains(key string) bool {
 
 // Origin names what a stack was copied from, so that the copy can be checked again before it counts. Tenant is set only for
 // the hidden volumes of the reserved tenant. Checkpoint is set when the copy is of a checkpoint; Volume then is that
-// checkpoint's volume, as text.
+// checkpoint's volume, as text. Fenced is set in a salvage: the epoch of the holder whose unpublished writes it keeps.
 type Origin struct {
 	Tenant     string         `json:"tenant,omitzero"`
 	Volume     string         `json:"volume,omitzero"`
 	Checkpoint string         `json:"checkpoint,omitzero"`
 	Generation uint64         `json:"generation,omitzero"`
 	Image      string         `json:"image,omitzero"`
+	Fenced     uint64         `json:"fenced,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
 

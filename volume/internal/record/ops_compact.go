@@ -72,7 +72,7 @@ func Retire(keys []string) genlog.Op[Volume] {
 		leaving := slices.Clone(v.Leaving)
 		for _, f := range v.Former {
 			if slices.Contains(keys, f.Key) {
-				leaving = append(leaving, f.Layer)
+				leaving = append(leaving, Left{Layer: f.Layer})
 			} else {
 				former = append(former, f)
 			}

@@ -91,15 +91,17 @@ func DeleteCheckpoint(at time.Time) genlog.Op[Checkpoint] {
 	}}
 }
 
-// SettleVolume lets go of what an ended collector run read in a volume's leaving: the entries given, and with dead, which
-// says that the run read the tombstone, everything that it still refers to. Stacks that a fenced holder may yet need stay.
-func SettleVolume(leaving []string, dead bool) genlog.Op[Volume] {
+// SettleVolume lets go of what an ended collector run read in a volume's leaving: exactly the entries given, and with dead,
+// which says that the run read the tombstone, of its stack and former too. What has begun to leave since the run read it
+// waits for the next one, on a tombstone as well: a salvage may have taken it over behind the run's back. Stacks that a fenced
+// holder may yet need stay.
+func SettleVolume(leaving []Left, dead bool) genlog.Op[Volume] {
 	return genlog.Op[Volume]{Name: "settle", Apply: func(v Volume) (Volume, bool, error) {
-		rest := slices.DeleteFunc(slices.Clone(v.Leaving), func(l Layer) bool { return slices.Contains(leaving, l.Key) })
+		rest := slices.DeleteFunc(slices.Clone(v.Leaving), func(l Left) bool { return slices.ContainsFunc(leaving, l.same) })
 		changed := len(rest) != len(v.Leaving)
 		v.Leaving = rest
 		if dead && v.Status == StatusDeleted && !v.Settled {
-			v.Stack.Layers, v.Former, v.Leaving = nil, nil, nil
+			v.Stack.Layers, v.Former = nil, nil
 			v.Settled, changed = true, true
 		}
 		return v, changed, nil

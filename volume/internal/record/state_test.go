@@ -34,7 +34,7 @@ func whole() Volume {
 	v.Stack.Layers[0].Codec = "zfile"
 	v.Renaming = &Renaming{Name: "new", Claim: "c"}
 	v.Former = []Former{{Layer: layer("f"), First: 1, Last: 2}}
-	v.Leaving, v.Fenced = []Layer{layer("l")}, []Fenced{{Epoch: 1, Stack: stack("z")}}
+	v.Leaving, v.Fenced = []Left{{Layer: layer("l")}}, []Fenced{{Epoch: 1, Stack: stack("z")}}
 	v.Token, v.Request = "token", "sha256:r"
 	v.Reservation.Grant.Reason = "node n0 is gone"
 	return v

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -31,7 +32,7 @@ type Volume struct {
 	// Former are layers that a kept generation still needs; they may be copied.
 	Former []Former `json:"former,omitempty"`
 	// Leaving are layers that nobody may copy any more; the collector removes the entry.
-	Leaving []Layer `json:"leaving,omitempty"`
+	Leaving []Left `json:"leaving,omitempty"`
 	// Fenced are stacks that a takeover took away from their holder, kept until the holder's writes are settled.
 	Fenced []Fenced `json:"fenced,omitempty"`
 	// Token and Request are the client token of the create call and the digest of what it asked for.
@@ -56,10 +57,26 @@ type Former struct {
 	Last  uint64 `json:"last"`
 }
 
-// Fenced is the stack that a fenced holder worked on.
+// Left is a layer on its way out. Fenced is the epoch of the fenced stack that it was part of, 0 if it comes from former. An
+// entry is known by key and epoch together: the same layer can leave several times, and a collector that has read it once
+// must not remove it a second time.
+type Left struct {
+	Layer `json:",embed"`
+
+	Fenced uint64 `json:"fenced,omitzero"`
+}
+
+// same reports whether both are one entry.
+func (l Left) same(o Left) bool { return l.Key == o.Key && l.Fenced == o.Fenced }
+
+// Fenced is the stack that a fenced holder worked on, and who that was.
 type Fenced struct {
 	Epoch uint64         `json:"epoch"`
 	Stack Stack          `json:"stack"`
+	Grant string         `json:"grant,omitzero"` // its id
+	Owner string         `json:"owner,omitzero"`
+	Node  string         `json:"node,omitzero"`
+	At    time.Time      `json:"at,omitzero"` // of the takeover
 	Extra jsontext.Value `json:",embed"`
 }
 
@@ -85,7 +102,10 @@ func (v Volume) References() iter.Seq[string] {
 }
 
 func (v Volume) eachLayer(yield func(string) bool) bool {
-	stacks := [][]Layer{v.Stack.Layers, v.Leaving}
+	stacks := [][]Layer{v.Stack.Layers}
+	for _, l := range v.Leaving {
+		stacks = append(stacks, []Layer{l.Layer})
+	}
 	for _, f := range v.Former {
 		stacks = append(stacks, []Layer{f.Layer})
 	}
