@@ -1,0 +1,157 @@
+package k8sadapter
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/sandvol/sandvol/volume"
+)
+
+// MountConfig is one mount as OpenKruise's pipeline reads it: an entry of a claim's dynamicVolumesMount, and of the array in
+// the annotation VolumeConfig. The names of its members are OpenKruise's.
+type MountConfig struct {
+	MountID    string            `json:"mountID,omitzero"`
+	PVName     string            `json:"pvName"`
+	MountPath  string            `json:"mountPath"`
+	SubPath    string            `json:"subPath,omitzero"`
+	ReadOnly   bool              `json:"readOnly,omitzero"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// String leaves the attributes out: a driver may take credentials there.
+func (c MountConfig) String() string {
+	return fmt.Sprintf("{pvName:%q mountPath:%q subPath:%q readOnly:%t}", c.PVName, c.MountPath, c.SubPath, c.ReadOnly)
+}
+
+// Ref is a reference to a volume. It has the form of e2bhttp.MountRef, to which it converts.
+type Ref struct {
+	Ref string
+	// ID says that Ref is an id, the name of a PersistentVolume, and not a volume's name.
+	ID bool
+}
+
+// Mount is one mount as a request asks for it, in whatever form.
+type Mount struct {
+	// Where names the mount for messages, such as volumeMounts[0].
+	Where string
+	// Refs are the names and ids by which the request calls the volume; all must be of one volume.
+	Refs    []Ref
+	Path    string
+	SubPath string
+	// ReadOnly is nil if the request does not say.
+	ReadOnly   *bool
+	Attributes map[string]string
+	MountID    string
+}
+
+func (m Mount) equal(o Mount) bool {
+	return slices.Equal(m.Refs, o.Refs) && m.Path == o.Path && m.SubPath == o.SubPath && m.MountID == o.MountID &&
+		(m.ReadOnly == nil) == (o.ReadOnly == nil) && (m.ReadOnly == nil || *m.ReadOnly == *o.ReadOnly) &&
+		maps.Equal(m.Attributes, o.Attributes)
+}
+
+// Merge joins the mounts of several sources of one request. An entry that says the very same as another is one mount; two
+// that only partly agree are left for Resolve to refuse. No source silently wins.
+func Merge(sources ...[]Mount) []Mount {
+	var all []Mount
+	for _, source := range sources {
+		before := len(all)
+		for _, m := range source {
+			// Twice in one source is a mistake, and kept.
+			if !slices.ContainsFunc(all[:before], m.equal) {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// entry is MountConfig as it is read: strictly, and with what was left out.
+type entry struct {
+	MountID    string            `json:"mountID"`
+	PVName     string            `json:"pvName"`
+	MountPath  string            `json:"mountPath"`
+	SubPath    string            `json:"subPath"`
+	ReadOnly   *bool             `json:"readOnly"`
+	Attributes map[string]string `json:"attributes"`
+}
+
+// ParseVolumeConfig reads the JSON array in the metadata or annotation VolumeConfig. Members that it does not know, doubled
+// ones and anything behind the array are refused: what is not understood would silently not be mounted. An error never
+// quotes the text, which can hold credentials.
+func ParseVolumeConfig(text string) ([]Mount, error) {
+	return parseEntries(VolumeConfig, []byte(text))
+}
+
+// ParseClaim reads the mounts in a SandboxClaim's spec.dynamicVolumesMount.
+func ParseClaim(claim *unstructured.Unstructured) ([]Mount, error) {
+	const where = "spec.dynamicVolumesMount"
+	mounts, found, err := unstructured.NestedFieldNoCopy(claim.Object, "spec", "dynamicVolumesMount")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: spec is no object", volume.ErrInvalid, where)
+	}
+	if !found {
+		return nil, nil
+	}
+	text, err := json.Marshal(mounts)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: not a list", volume.ErrInvalid, where)
+	}
+	return parseEntries(where, text)
+}
+
+// ParseMetadata reads the mounts in the metadata of an E2B request: those under VolumeConfig, and the one under the three
+// legacy keys. It does not change the metadata; a host passes none of these keys on.
+func ParseMetadata(metadata map[string]string) (mounts []Mount, err error) {
+	if text, ok := metadata[VolumeConfig]; ok {
+		if mounts, err = ParseVolumeConfig(text); err != nil {
+			return nil, err
+		}
+	}
+	name, path := metadata[LegacyName], metadata[LegacyPath]
+	subPath, hasSubPath := metadata[LegacySubPath]
+	if (name == "") != (path == "") || hasSubPath && name == "" {
+		return nil, fmt.Errorf("%w: metadata %s and %s: both or none must be given", volume.ErrInvalid, LegacyName, LegacyPath)
+	}
+	if name == "" {
+		return mounts, nil
+	}
+	return Merge(mounts, []Mount{{Where: "metadata " + LegacyName, Refs: []Ref{{Ref: name, ID: true}}, Path: path,
+		SubPath: subPath}}), nil
+}
+
+func parseEntries(where string, text []byte) ([]Mount, error) {
+	var entries []*entry
+	if err := json.Unmarshal(text, &entries, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("%w: %s: must be a JSON array of objects with pvName, mountPath and, if wanted, subPath, "+
+			"readOnly, attributes, mountID, and nothing else", volume.ErrInvalid, where)
+	}
+	mounts := make([]Mount, 0, len(entries))
+	for i, e := range entries {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		switch {
+		case e == nil:
+			return nil, fmt.Errorf("%w: %s: must be an object", volume.ErrInvalid, at)
+		case e.PVName == "":
+			return nil, fmt.Errorf("%w: %s: pvName is missing", volume.ErrInvalid, at)
+		case e.MountPath == "":
+			return nil, fmt.Errorf("%w: %s: mountPath is missing", volume.ErrInvalid, at)
+		}
+		mounts = append(mounts, Mount{Where: at, Refs: []Ref{{Ref: e.PVName, ID: true}}, Path: e.MountPath,
+			SubPath: e.SubPath, ReadOnly: e.ReadOnly, Attributes: e.Attributes, MountID: e.MountID})
+	}
+	return mounts, nil
+}
+
+// encode is the annotation's text: the same for the same mounts, whatever the order of a map.
+func encode(mounts []MountConfig) (string, error) {
+	if len(mounts) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(mounts, json.Deterministic(true))
+	return string(text), err
+}
