@@ -1,4 +1,3 @@
-// Package wire is what host and guest say to each other: one JSON object a line.
 package wire
 
 // Command is what the host asks for. The guest carries out one at a time.
