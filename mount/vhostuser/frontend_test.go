@@ -12,8 +12,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sandvol/sandvol/mount/mounttest"
 )
 
 // frontend is a VMM and its guest in one: it shares a memfd, lays a virtqueue into it, and uses the drive as a guest does. It
@@ -34,8 +32,6 @@ type frontend struct {
 
 	mu      sync.Mutex
 	waiting [queueSize]chan uint32
-	err     error
-	gone    chan struct{}
 	readers sync.WaitGroup
 }
 
@@ -79,8 +75,6 @@ func newMemory(sealed bool) (m memory, err error) {
 
 func (m memory) word(off int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&m.bytes[off])) }
 
-func dial(path string, _ bool) (mounttest.Client, error) { return connect(path, true) }
-
 // connect goes through what QEMU does to start a device.
 func connect(path string, sealed bool) (*frontend, error) {
 	m, err := newMemory(sealed)
@@ -96,7 +90,7 @@ func connectWith(path string, m memory, inflight int) (*frontend, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &frontend{sock: raw.(*net.UnixConn), memory: m, gone: make(chan struct{}), slots: make(chan int, slotCount)}
+	f := &frontend{sock: raw.(*net.UnixConn), memory: m, slots: make(chan int, slotCount)}
 	if err := f.start(inflight); err != nil {
 		return nil, errors.Join(err, f.sock.Close())
 	}

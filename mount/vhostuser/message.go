@@ -8,8 +8,6 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sandvol/sandvol/mount/internal/exposed"
 )
 
 // Requests of the protocol, as in QEMU's docs/interop/vhost-user.rst.
@@ -179,5 +177,3 @@ func encode(request, flags uint32, body []byte) []byte {
 }
 
 func u64(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
-
-var errLeft = exposed.ErrLeft
