@@ -31,7 +31,9 @@ func tool(t testing.TB, name string) func(args ...string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+		cmd := exec.CommandContext(ctx, path, args...)
+		cmd.Dir = t.TempDir() // fio leaves its state where it runs
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 		}
