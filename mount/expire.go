@@ -42,7 +42,7 @@ func (n *Node) expire(ctx context.Context, sb *sandbox, due func(context.Context
 				return false, err
 			}
 		}
-		gen, err := sb.log.Append(ctx, claim(n.now()))
+		gen, err := sb.log.Append(ctx, claim(set.Phase, n.now()))
 		if err != nil {
 			return false, err
 		}
@@ -67,14 +67,15 @@ func (n *Node) claimAll(ctx context.Context, sb *sandbox) error {
 }
 
 // claim is the op of a sandbox's end. The set remembers what the sandbox was: one that ran has drives on its node that are to
-// be flushed, one that was paused has everything published.
-func claim(at time.Time) genlog.Op[DriveSet] {
+// be flushed, one that was paused has everything published. So it is refused when the sandbox is not any more what the caller
+// found it to be: one that another node has resumed meanwhile is that node's to claim.
+func claim(from Phase, at time.Time) genlog.Op[DriveSet] {
 	return genlog.Op[DriveSet]{Name: string(Expiring), Apply: func(s DriveSet) (DriveSet, bool, error) {
-		switch s.Phase {
-		case Expiring:
+		switch {
+		case s.Phase == Expiring && s.Was == from:
 			return s, false, nil
-		case Running, Paused:
-			s.Was, s.Phase, s.UpdatedAt = s.Phase, Expiring, at
+		case s.Phase == from && (from == Running || from == Paused):
+			s.Was, s.Phase, s.UpdatedAt = from, Expiring, at
 			return s, true, nil
 		}
 		return s, false, fmt.Errorf("%w: the sandbox is %s and cannot expire", ErrConflict, s.Phase)
