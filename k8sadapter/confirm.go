@@ -3,6 +3,7 @@ package k8sadapter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -11,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sandvol/sandvol/volume"
 )
 
 // Token stands for a resolution. It can be stored as JSON and used by another process.
@@ -28,6 +31,15 @@ type Grant struct {
 	// resolution wrote it. The lease is the resolution's as long as it has that version.
 	Lease   string `json:"lease,omitzero"`
 	Version string `json:"version,omitzero"`
+}
+
+// check refuses a token that no Resolve has made, such as one that was lost on the way: without a nonce it would confirm nothing
+// with success, and release leases that are nobody's.
+func (t Token) check() error {
+	if t.Namespace == "" || t.Nonce == "" {
+		return fmt.Errorf("%w: token: namespace %q, nonce %q: neither may be empty", volume.ErrInvalid, t.Namespace, t.Nonce)
+	}
+	return nil
 }
 
 func compareLeases(x, y *corev1.PersistentVolume) int {
@@ -166,6 +178,9 @@ func (a *Adapter) over(ctx context.Context, l *coordinationv1.Lease, h Holder, m
 // Resolve does if a volume cannot be mounted any more. A deletion under way that has not yet taken effect is stopped.
 func (a *Adapter) Confirm(ctx context.Context, t Token) (err error) {
 	defer a.observed(OpConfirm, a.now(), &err)
+	if err := t.check(); err != nil {
+		return err
+	}
 	for _, g := range t.Grants {
 		if err := a.confirmPV(ctx, t.Namespace, g); err != nil {
 			return err
@@ -238,6 +253,9 @@ func (a *Adapter) confirmLease(ctx context.Context, t Token, g Grant) error {
 // needs none, since a confirmed resolution keeps nobody out.
 func (a *Adapter) Release(ctx context.Context, t Token) (err error) {
 	defer a.observed(OpRelease, a.now(), &err)
+	if err := t.check(); err != nil {
+		return err
+	}
 	return a.release(ctx, t)
 }
 

@@ -90,6 +90,9 @@ func ParseVolumeConfig(text string) ([]Mount, error) {
 // ParseClaim reads the mounts in a SandboxClaim's spec.dynamicVolumesMount.
 func ParseClaim(claim *unstructured.Unstructured) ([]Mount, error) {
 	const where = "spec.dynamicVolumesMount"
+	if claim == nil {
+		return nil, fmt.Errorf("%w: claim: is missing", volume.ErrInvalid)
+	}
 	mounts, found, err := unstructured.NestedFieldNoCopy(claim.Object, "spec", "dynamicVolumesMount")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: spec is no object", volume.ErrInvalid, where)

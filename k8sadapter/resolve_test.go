@@ -85,6 +85,25 @@ func TestNoMountsChangeNothing(t *testing.T) {
 	}
 }
 
+// A token that was lost or badly decoded confirms nothing, and releases nobody's lease. A nil claim is told, not a crash.
+func TestTokensAndClaimsThatAreMissingAreRefused(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	for _, token := range []k8sadapter.Token{
+		{}, {Namespace: "team"}, {Nonce: "n"}, {Grants: []k8sadapter.Grant{{PV: "pv", Lease: "somebody-else"}}},
+	} {
+		if err := a.Confirm(t.Context(), token); !errors.Is(err, volume.ErrInvalid) {
+			t.Errorf("confirm %+v: %v, want ErrInvalid", token, err)
+		}
+		if err := a.Release(t.Context(), token); !errors.Is(err, volume.ErrInvalid) {
+			t.Errorf("release %+v: %v, want ErrInvalid", token, err)
+		}
+	}
+	if _, err := k8sadapter.ParseClaim(nil); !errors.Is(err, volume.ErrInvalid) {
+		t.Errorf("nil claim: %v, want ErrInvalid", err)
+	}
+}
+
 // the PersistentVolume must exist, and the error says which does not.
 func TestAMissingVolumeIsNamed(t *testing.T) {
 	w := newWorld(t)
