@@ -38,8 +38,8 @@ type formatGate struct {
 	minWriter atomic.Int64
 }
 
-func newFormatGate(st store.Store) *formatGate {
-	return &formatGate{log: genlog.New[formatState](st, formatPrefix)}
+func newFormatGate(st store.Store, clock func() time.Time) *formatGate {
+	return &formatGate{log: genlog.New[formatState](st, formatPrefix, genlog.WithClock(clock))}
 }
 
 // establish creates the format's first generation, or reads the newest one and checks that this version may read it and that

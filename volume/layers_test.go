@@ -60,8 +60,10 @@ func readScattered(t *testing.T, dev overlaybd.Device, i, j int) {
 
 // a node that has nothing of a volume mounts it with the records' requests and one a layer, all of them at
 // once, and reads little more than the indexes. Data comes when it is read, and once.
-func TestColdMountReadsIndexesOnly(t *testing.T) {
-	w := newWorld(t)
+func TestColdMountReadsIndexesOnly(t *testing.T) { coldMount(t, newWorld(t)) }
+
+func coldMount(t *testing.T, w *world) {
+	t.Helper()
 	const layers, segs = 3, 12_000
 	v := scattered(t, w.node("a"), layers, segs)
 	b, trace := w.traced("b")
@@ -162,7 +164,11 @@ func TestDriveReadsWhatIsHereWhileTheStoreIsDown(t *testing.T) {
 
 // a child reads its own references on a node that has nothing, after its parent was deleted and collected.
 func TestChildReadsByRangeAfterItsParentIsCollected(t *testing.T) {
-	w := newWorld(t)
+	childOfACollectedParent(t, newWorld(t))
+}
+
+func childOfACollectedParent(t *testing.T, w *world) {
+	t.Helper()
 	a := w.node("a")
 	v := scattered(t, a, 2, 3000)
 	child := fork(t, a, v.ID)

@@ -8,7 +8,11 @@ import (
 
 // the main job, at block level.
 func TestVolumeOutlivesItsSandboxAndMovesToAnotherNode(t *testing.T) {
-	w := newWorld(t)
+	outlivesItsSandbox(t, newWorld(t))
+}
+
+func outlivesItsSandbox(t *testing.T, w *world) {
+	t.Helper()
 	a, b := w.node("a"), w.node("b")
 	v := create(t, a, volume.CreateOptions{Name: "data"})
 

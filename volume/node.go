@@ -101,11 +101,11 @@ func (r *Repository) unregister(s *Session) {
 
 // findEntry returns the journal's entry about a volume of a sandbox. Lost ones do not count: they are kept for people.
 func (r *Repository) findEntry(kind journal.Kind, tenant, volume, sandbox string) (journal.Entry, bool, error) {
-	entries, bad := r.journal.All()
-	for _, e := range entries {
-		if e.Kind == kind && e.Tenant == tenant && e.Volume == volume && e.Sandbox == sandbox && e.Lost == "" {
-			return e, true, nil
-		}
+	e, ok, bad := r.journal.Find(func(e journal.Entry) bool {
+		return e.Kind == kind && e.Tenant == tenant && e.Volume == volume && e.Sandbox == sandbox && e.Lost == ""
+	})
+	if ok {
+		return e, true, nil
 	}
 	// An entry that cannot be read may be the one: then asking for the volume again could hide what is in its directory.
 	return journal.Entry{}, false, errors.Join(bad...)

@@ -23,8 +23,10 @@ import (
 
 // what one node does, every other sees at its next call, with no restart, no refresh and
 // nothing told from node to node.
-func TestEveryNodeSeesEveryChangeAtOnce(t *testing.T) {
-	w := newWorld(t)
+func TestEveryNodeSeesEveryChangeAtOnce(t *testing.T) { everyNodeSeesEveryChange(t, newWorld(t)) }
+
+func everyNodeSeesEveryChange(t *testing.T, w *world) {
+	t.Helper()
 	a, b := w.node("a"), w.node("b")
 	same := func(ref string) volume.Volume {
 		t.Helper()

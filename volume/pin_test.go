@@ -26,8 +26,10 @@ func pinKeys(t *testing.T, w *world, v volume.Volume) []string {
 
 // any number of sandboxes on any node read an ro volume at once. None of them writes its
 // record, or anything else of it.
-func TestManyReadersShareAReadOnlyVolume(t *testing.T) {
-	w := newWorld(t)
+func TestManyReadersShareAReadOnlyVolume(t *testing.T) { manyReaders(t, newWorld(t)) }
+
+func manyReaders(t *testing.T, w *world) {
+	t.Helper()
 	nodes := []*volume.Manager{w.node("a"), w.node("b")}
 	v := readOnly(t, nodes[0], 'x')
 	before := newestBody(t, w.st, volumePrefix(nodes[0], v.ID))
@@ -59,8 +61,10 @@ func TestManyReadersShareAReadOnlyVolume(t *testing.T) {
 	ok(t, nodes[1].Delete(t.Context(), v.ID))
 }
 
-func TestDeleteOfAPinnedVolumeNamesItsReaders(t *testing.T) {
-	w := newWorld(t)
+func TestDeleteOfAPinnedVolumeNamesItsReaders(t *testing.T) { namesItsReaders(t, newWorld(t)) }
+
+func namesItsReaders(t *testing.T, w *world) {
+	t.Helper()
 	a, b := w.node("a"), w.node("b")
 	v := readOnly(t, a, 'x')
 	r1, r2 := pin(t, a, v.ID, "one"), pin(t, b, v.ID, "two")

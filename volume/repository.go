@@ -117,7 +117,7 @@ func (r *Repository) open(ctx context.Context) (err error) {
 	if err = os.MkdirAll(r.tmp, 0o700); err != nil {
 		return err
 	}
-	r.gate = newFormatGate(r.store)
+	r.gate = newFormatGate(r.store, r.clock)
 	if err = r.gate.establish(ctx, r.clock(), r.dir); err != nil {
 		return err
 	}

@@ -49,6 +49,15 @@ func TestEntriesSurviveARestart(t *testing.T) {
 	if diff := cmp.Diff([]Entry{early, late}, got); diff != "" || len(bad) > 0 {
 		t.Errorf("%s %v", diff, bad)
 	}
+	for id, match := range map[string]func(Entry) bool{
+		"b": func(e Entry) bool { return e.Volume == "v" }, // the oldest of both
+		"a": func(e Entry) bool { return e.Epoch == 3 },
+		"":  func(e Entry) bool { return e.Volume == "other" },
+	} {
+		if got, ok, bad := j.Find(match); got.ID != id || ok != (id != "") || len(bad) > 0 {
+			t.Errorf("found %q, want %q", got.ID, id)
+		}
+	}
 	for range 2 { // forgetting what is not there is success
 		if err := j.Remove("a"); err != nil {
 			t.Fatal(err)
