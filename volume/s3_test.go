@@ -1,24 +1,16 @@
 package volume_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandvol/sandvol/overlaybd"
@@ -35,8 +27,12 @@ var stores = map[string]func(*testing.T) store.Store{
 	"posix": func(t *testing.T) store.Store {
 		return must[*posixstore.Store](t)(posixstore.New(filepath.Join(t.TempDir(), "shared")))
 	},
-	"s3":        func(t *testing.T) store.Store { return s3test.New(t).Open(t, "repo/") },
-	"versitygw": func(t *testing.T) store.Store { return startVersitygw(t) },
+	"s3": func(t *testing.T) store.Store { return s3test.New(t).Open(t, "repo/") },
+	"versitygw": func(t *testing.T) store.Store {
+		v := s3test.StartVersitygw(t)
+		v.CreateBucket(t, "bucket")
+		return v.Open(t, "bucket", "repo/")
+	},
 }
 
 // newWorldOn is newWorld with nodes that share another store.
@@ -222,96 +218,4 @@ func TestRequestCountsOverS3(t *testing.T) {
 		t.Errorf("%d ranges of %d layers", n, layers)
 	}
 	pause(t, s)
-}
-
-// startVersitygw starts an S3 server over a directory, which ends with the test. SANDVOL_VERSITYGW names its program, or
-// says "build".
-func startVersitygw(t *testing.T) store.Store {
-	t.Helper()
-	program := versitygwProgram(t)
-	dir := filepath.Join(t.TempDir(), "data")
-	ok(t, os.MkdirAll(filepath.Join(dir, "bucket"), 0o700))
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
-	address := l.Addr().String()
-	ok(t, l.Close())
-	var output bytes.Buffer
-	cmd := exec.Command(program, "--port", address, "--access", "access", "--secret", "secret-of-the-test",
-		"--keep-alive", "--quiet", "--health", "/health", "posix", dir)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	done := startToDieWithTest(t, cmd)
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = cmd.Process.Kill() // it may have ended already
-		<-done
-	})
-	for range 200 {
-		if answers(t.Context(), transport, "http://"+address+"/health") {
-			return must[*s3store.Store](t)(s3store.New(t.Context(), s3store.Config{
-				Bucket: "bucket", Prefix: "repo/", Region: "us-east-1", Endpoint: "http://" + address, PathStyle: true,
-				Credentials: credentials.NewStaticCredentialsProvider("access", "secret-of-the-test", ""),
-			}, s3store.WithTransport(transport)))
-		}
-		select {
-		case <-done:
-			t.Fatalf("versitygw ended: %s", output.String())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	t.Fatal("versitygw does not answer")
-	return nil
-}
-
-func versitygwProgram(t *testing.T) string {
-	t.Helper()
-	script := must[string](t)(filepath.Abs("../internal/tools/versitygw/build"))
-	program := os.Getenv("SANDVOL_VERSITYGW")
-	if program != "" && program != "build" {
-		return program
-	}
-	args := []string{"-cached"}
-	if program == "build" {
-		args = nil
-	}
-	out, err := exec.Command(script, args...).Output()
-	if err != nil && (program == "build" || os.Getenv("SANDVOL_REQUIRE_REAL") == "1") {
-		t.Fatalf("build of versitygw: %v", err)
-	}
-	if err != nil {
-		t.Skip("versitygw is not built: run internal/tools/versitygw/build, once, for tests with a real S3 server")
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// startToDieWithTest starts a process that ends when this one does, and returns what is closed when it has ended.
-func startToDieWithTest(t *testing.T, cmd *exec.Cmd) <-chan struct{} {
-	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		// The signal is sent when the thread that started the process ends, so it must live as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(done)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it is killed
-		}
-	}()
-	ok(t, <-started)
-	return done
-}
-
-func answers(ctx context.Context, transport http.RoundTripper, url string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return false
-	}
-	_ = resp.Body.Close() // nothing of it is read
-	return resp.StatusCode == http.StatusOK
 }

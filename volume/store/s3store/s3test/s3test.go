@@ -51,9 +51,7 @@ func NewHandler(t testing.TB) http.Handler {
 func Unconditional(t testing.TB) http.Handler {
 	t.Helper()
 	backend := s3mem.New()
-	if err := backend.CreateBucket(Bucket); err != nil {
-		t.Fatal(err)
-	}
+	must(t, backend.CreateBucket(Bucket))
 	return gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithTimeSkewLimit(0)).Server()
 }
 
@@ -70,9 +68,7 @@ func (s *Server) Open(t testing.TB, prefix string, opts ...s3store.Option) *s3st
 	t.Helper()
 	opts = append([]s3store.Option{s3store.WithoutProbe(), s3store.WithTransport(s.transport)}, opts...)
 	st, err := s3store.New(t.Context(), s.Config(prefix), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return st
 }
 
