@@ -85,6 +85,12 @@ func VanishFile(t *testing.T, path string) {
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
+	Vanish(t, cmd)
+}
+
+// Vanish starts a client in another process and kills it when it has said "open" on its output.
+func Vanish(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +104,6 @@ func VanishFile(t *testing.T, path string) {
 	}
 	_ = cmd.Wait() // "killed" is what it should say
 	if err != nil {
-		t.Fatalf("the other process did not open %s: %v", path, err)
+		t.Fatalf("%v did not open the drive: %v", cmd.Args, err)
 	}
 }

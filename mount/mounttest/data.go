@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/sandvol/sandvol/overlaybd"
 )
 
 func testSectors(t *testing.T, e *env) {
@@ -20,15 +22,15 @@ func testSectors(t *testing.T, e *env) {
 }
 
 func testBytes(t *testing.T, e *env) {
-	if e.SectorsOnly {
-		t.Skip("clients of this exposer can address whole sectors only")
-	}
 	dev, _, c := e.drive(t)
 	model := noise(1, deviceSize)
 	write(t, c, model, 0)
 	for i, r := range []span{
 		{1, 1}, {511, 2}, {513, 510}, {700, 3000}, {4095, 1}, {9999, 300_001}, {deviceSize - 1, 1},
 	} {
+		if e.SectorsOnly {
+			r = r.widened()
+		}
 		p := noise(uint64(i+2), int(r.n))
 		write(t, c, p, r.off)
 		copy(model[r.off:], p)
@@ -85,12 +87,14 @@ func testConcurrent(t *testing.T, e *env) {
 }
 
 func testSharedSectors(t *testing.T, e *env) {
-	if e.SectorsOnly {
-		t.Skip("clients of this exposer can address whole sectors only")
-	}
 	dev, x, _ := e.drive(t)
-	// Eight writers own interleaved stripes of 100 bytes, so that nearly every sector belongs to several.
-	const workers, stripe, rounds = 8, 100, 60
+	// Eight writers own interleaved stripes of 100 bytes, so that nearly every sector belongs to several. Clients that address
+	// whole sectors own neighbours at least.
+	const workers, rounds = 8, 60
+	stripe := 100
+	if e.SectorsOnly {
+		stripe = overlaybd.SectorSize
+	}
 	var wg sync.WaitGroup
 	for i := range workers {
 		c := e.open(t, x, false)

@@ -134,6 +134,12 @@ func same(t *testing.T, what string, got, want []byte) {
 // span is a range of bytes.
 type span struct{ off, n int64 }
 
+// widened is the whole sectors that hold the span.
+func (s span) widened() span {
+	from, to := s.off&^(overlaybd.SectorSize-1), (s.off+s.n+overlaybd.SectorSize-1)&^(overlaybd.SectorSize-1)
+	return span{from, to - from}
+}
+
 func noise(seed uint64, n int) []byte {
 	p := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})

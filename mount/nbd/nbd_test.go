@@ -42,21 +42,7 @@ func vanish(t *testing.T, path string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "SANDVOL_TEST_CLIENT="+path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_, err = io.ReadFull(out, make([]byte, len("open\n")))
-	if kerr := cmd.Process.Kill(); kerr != nil {
-		t.Error(kerr)
-	}
-	_ = cmd.Wait() // "killed" is what it should say
-	if err != nil {
-		t.Fatalf("the other process did not connect to %s: %v", path, err)
-	}
+	mounttest.Vanish(t, cmd)
 }
 
 // shortDir is a directory whose path leaves room for a socket's name.
