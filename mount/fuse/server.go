@@ -42,10 +42,8 @@ type Server struct {
 	root *root
 	done chan struct{} // closed when the server loop has ended
 
-	mu     sync.Mutex
-	drives map[string]*drive // also those being closed: their name is not free yet
-	inode  uint64            // the last one given to a drive; none is used twice
-	closed bool
+	drives exposed.Names[*drive]
+	inode  uint64 // the last one given to a drive; none is used twice; changed by one Add at a time
 
 	closeOnce sync.Once
 	closeErr  error
@@ -64,12 +62,11 @@ func New(dir string, options ...Option) (*Server, error) {
 		return nil, fmt.Errorf("%w: directory %q, want a clean absolute path", mount.ErrInvalid, dir)
 	}
 	s := &Server{
-		dir:    dir,
-		log:    slog.New(slog.DiscardHandler),
-		root:   &root{},
-		done:   make(chan struct{}),
-		drives: make(map[string]*drive),
-		inode:  fuse.FUSE_ROOT_ID,
+		dir:   dir,
+		log:   slog.New(slog.DiscardHandler),
+		root:  &root{},
+		done:  make(chan struct{}),
+		inode: fuse.FUSE_ROOT_ID,
 	}
 	for _, o := range options {
 		o(s)
@@ -124,34 +121,23 @@ func (s *Server) serve() error {
 
 // Expose implements mount.Exposer.
 func (s *Server) Expose(ctx context.Context, name string, dev overlaybd.Device, readOnly bool) (mount.Exposure, error) {
-	if err := mount.CheckName(name); err != nil {
+	d, err := s.drives.Add(name, dev, func() (*drive, error) {
+		d := newDrive(s, name, dev, readOnly)
+		s.inode++
+		node := s.root.NewPersistentInode(ctx, d, fs.StableAttr{Mode: unix.S_IFREG, Ino: s.inode})
+		s.root.AddChild(name, node, false)
+		return d, nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := mount.CheckDevice(dev); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, mount.ErrClosed
-	}
-	if s.drives[name] != nil {
-		return nil, fmt.Errorf("%w: drive %s", mount.ErrExists, name)
-	}
-	d := newDrive(s, name, dev, readOnly)
-	s.inode++
-	node := s.root.NewPersistentInode(ctx, d, fs.StableAttr{Mode: unix.S_IFREG, Ino: s.inode})
-	s.root.AddChild(name, node, false)
-	s.drives[name] = d
 	return d, nil
 }
 
 // forget frees the name of a drive that was closed.
 func (s *Server) forget(d *drive) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.drives, d.name)
 	d.ForgetPersistent()
+	s.drives.Remove(d.name)
 }
 
 // Close closes all exposures and unmounts. It waits for clients until ctx ends; then it cuts them off, aborts the
@@ -163,28 +149,11 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 func (s *Server) shut(ctx context.Context) error {
-	err := s.closeDrives(ctx)
+	err := s.drives.Close(ctx)
 	if uerr := s.unmount(ctx); uerr != nil {
 		err = errors.Join(err, fmt.Errorf("%w: mount %s aborted: %w", mount.ErrDetached, s.dir, uerr), s.abort())
 	}
 	return errors.Join(err, s.awaitLoop(), s.unclaim())
-}
-
-func (s *Server) closeDrives(ctx context.Context) error {
-	s.mu.Lock()
-	s.closed = true
-	open := make([]*drive, 0, len(s.drives))
-	for _, d := range s.drives {
-		open = append(open, d)
-	}
-	s.mu.Unlock()
-	errs := make([]error, len(open))
-	var wg sync.WaitGroup
-	for i, d := range open {
-		wg.Go(func() { errs[i] = d.Close(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // unmount tries until nothing is open, or ctx ends.

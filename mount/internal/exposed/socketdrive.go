@@ -148,6 +148,6 @@ func (d *SocketDrive) Close(ctx context.Context) error {
 		}
 	})
 	err := d.Gate.Close(ctx)
-	d.release.Do(func() { d.server.forget(d) })
+	d.release.Do(func() { d.server.drives.Remove(d.Name) })
 	return err
 }

@@ -41,9 +41,8 @@ type Sockets struct {
 	log      *slog.Logger
 	lock     *os.File // beside dir; held as long as the server is
 
-	mu     sync.Mutex
-	drives map[string]*SocketDrive // also those being closed: their name is not free yet
-	closed bool
+	drives Names[*SocketDrive]
+	close  sync.Once
 }
 
 var _ mount.Exposer = (*Sockets)(nil)
@@ -58,7 +57,7 @@ func NewSockets(protocol, dir string, log *slog.Logger, talk Talk) (*Sockets, er
 		return nil, fmt.Errorf("%w: directory %q has %d bytes, at most %d: the path of a socket is short",
 			mount.ErrInvalid, dir, len(dir), MaxSocketDir)
 	}
-	s := &Sockets{protocol: protocol, dir: dir, talk: talk, log: log, drives: map[string]*SocketDrive{}}
+	s := &Sockets{protocol: protocol, dir: dir, talk: talk, log: log}
 	if err := s.prepare(); err != nil {
 		if s.lock != nil {
 			err = errors.Join(err, s.lock.Close())
@@ -100,25 +99,13 @@ func (s *Sockets) prepare() (err error) {
 // Expose implements mount.Exposer. The socket belongs to this process's user, and only that user may connect: the host
 // changes its owner for a VMM that runs as another.
 func (s *Sockets) Expose(ctx context.Context, name string, dev overlaybd.Device, readOnly bool) (mount.Exposure, error) {
-	if err := mount.CheckName(name); err != nil {
+	d, err := s.drives.Add(name, dev, func() (*SocketDrive, error) {
+		d := &SocketDrive{Name: name, Bytes: NewSectors(dev), Gate: NewGate(name), ReadOnly: readOnly, server: s, path: s.socket(name)}
+		return d, d.listen(ctx)
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := mount.CheckDevice(dev); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, mount.ErrClosed
-	}
-	if s.drives[name] != nil {
-		return nil, fmt.Errorf("%w: drive %s", mount.ErrExists, name)
-	}
-	d := &SocketDrive{Name: name, Bytes: NewSectors(dev), Gate: NewGate(name), ReadOnly: readOnly, server: s, path: s.socket(name)}
-	if err := d.listen(ctx); err != nil {
-		return nil, fmt.Errorf("drive %s: %w", name, err)
-	}
-	s.drives[name] = d
 	go d.accept()
 	return d, nil
 }
@@ -132,34 +119,12 @@ func (s *Sockets) socket(name string) string {
 	return s.dir + "/" + name
 }
 
-// forget frees the name of a drive that was closed.
-func (s *Sockets) forget(d *SocketDrive) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.drives, d.Name)
-}
-
 // Close closes all exposures. It waits for clients until ctx ends; then it cuts them off and returns an error that is
 // mount.ErrDetached. It may be repeated.
 func (s *Sockets) Close(ctx context.Context) error {
-	s.mu.Lock()
-	s.closed = true
-	open := make([]*SocketDrive, 0, len(s.drives))
-	for _, d := range s.drives {
-		open = append(open, d)
-	}
-	s.mu.Unlock()
-	errs := make([]error, len(open))
-	var wg sync.WaitGroup
-	for i, d := range open {
-		wg.Go(func() { errs[i] = d.Close(ctx) })
-	}
-	wg.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lock != nil {
-		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, making)), s.lock.Close())
-		s.lock = nil
-	}
-	return errors.Join(errs...)
+	err := s.drives.Close(ctx)
+	s.close.Do(func() {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, making)), s.lock.Close())
+	})
+	return err
 }
