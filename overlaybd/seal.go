@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/sandvol/sandvol/overlaybd/internal/disk"
 	"github.com/sandvol/sandvol/overlaybd/lsmt"
 )
 
@@ -179,7 +180,7 @@ func (w *Writable) createUpper(v *lsmt.View) (*lsmt.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syncDir(w.dir.path); err != nil {
+	if err := disk.SyncDir(w.dir.path); err != nil {
 		return nil, errors.Join(err, fresh.Close())
 	}
 	return fresh, nil

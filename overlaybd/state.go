@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandvol/sandvol/overlaybd/internal/disk"
 	"github.com/sandvol/sandvol/overlaybd/lsmt"
 )
 
@@ -81,7 +82,7 @@ func makeDir(path string) error {
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return disk.SyncDir(filepath.Dir(path))
 }
 
 func (d *stateDir) close() error { return d.lock.Close() }
@@ -137,7 +138,7 @@ func (d *stateDir) save(s localState) (err error) {
 	if err := os.Rename(temp, d.file(stateName)); err != nil {
 		return err
 	}
-	if err := syncDir(d.path); err != nil {
+	if err := disk.SyncDir(d.path); err != nil {
 		// Which of the two states a power cut would leave is unknown, and a second fsync would not tell.
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
@@ -173,13 +174,4 @@ func (d *stateDir) tidy(s localState) error {
 		}
 	}
 	return nil
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

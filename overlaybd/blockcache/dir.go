@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sandvol/sandvol/overlaybd/internal/disk"
 )
 
 const tempPrefix = ".tmp-"
@@ -86,8 +86,8 @@ func canPunch(dir string) (ok bool, err error) {
 	if err := f.Truncate(blockSize); err != nil {
 		return false, err
 	}
-	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, blockSize)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+	err = disk.Punch(f, 0, blockSize)
+	if errors.Is(err, errors.ErrUnsupported) {
 		return false, nil
 	}
 	return err == nil, err

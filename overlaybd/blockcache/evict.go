@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/sandvol/sandvol/overlaybd/internal/disk"
 )
 
 // makeRoom evicts until n more bytes fit into the budget. It is false if they cannot. Called with mu.
@@ -81,7 +81,10 @@ func (c *Cache) discard(ch *chunk) {
 	}
 	// Readers that still look at the chunk find that its checksums do not fit. After a crash between the two steps, the
 	// other way round, the next process would find the same.
-	err = errors.Join(err, clearEntry(e.maps, ch.index), punch(e.data, ch.start(), ch.length()))
+	err = errors.Join(err, clearEntry(e.maps, ch.index))
+	if perr := disk.Punch(e.data, ch.start(), ch.length()); !errors.Is(perr, errors.ErrUnsupported) {
+		err = errors.Join(err, perr) // unsupported was found at Open; then nothing is evicted in part
+	}
 	if err != nil {
 		c.opts.log.Warn("local copy of a range cannot be given back", "layer", e.id, "offset", ch.start(), "error", err)
 	}
@@ -95,20 +98,4 @@ func (c *Cache) leaveRing(ch *chunk) {
 	c.ring[last] = nil
 	c.ring = c.ring[:last]
 	ch.slot = -1
-}
-
-// punch gives the space of a part of a file back.
-func punch(f *os.File, off, n int64) error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var perr error
-	err = conn.Control(func(fd uintptr) {
-		perr = unix.Fallocate(int(fd), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-	})
-	if errors.Is(perr, unix.EOPNOTSUPP) {
-		perr = nil // found at Open; then nothing is evicted in part
-	}
-	return errors.Join(err, perr)
 }

@@ -26,6 +26,21 @@ func OpenLayer(r io.ReaderAt, size int64) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
+	return layerOf(r, t)
+}
+
+// OpenTail is OpenLayer for a layer whose beginning is far away: it reads trailer and index, which stand at the end. The
+// header that it does not look at is stale in a log that was sealed in place, and otherwise says what the trailer says.
+func OpenTail(r io.ReaderAt, size int64) (*Layer, error) {
+	t, err := readTrailer(r, size)
+	if err != nil {
+		return nil, err
+	}
+	return layerOf(r, t)
+}
+
+// layerOf reads the index that a trailer points to.
+func layerOf(r io.ReaderAt, t Header) (*Layer, error) {
 	segs, err := readIndex(r, t.IndexOffset, t.IndexSize)
 	if err != nil {
 		return nil, err

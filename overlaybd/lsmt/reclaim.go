@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/sandvol/sandvol/overlaybd/internal/disk"
 )
 
 // RewriteExt is appended to the path of an index file for the one that will take its place.
@@ -115,7 +115,7 @@ func (l *Log) rewriteIndex() (segs []Segment, end int64, err error) {
 	old := l.index
 	l.index = f
 	l.records.Store(int64(len(segs)) + 2)
-	if err := errors.Join(syncParent(l.paths.Index), old.Close()); err != nil {
+	if err := errors.Join(disk.SyncDir(filepath.Dir(l.paths.Index)), old.Close()); err != nil {
 		// Which of the two files a power cut would leave is unknown, and later records go to one of them.
 		return nil, 0, l.fail(err)
 	}
@@ -218,41 +218,10 @@ func (l *Log) punch(ctx context.Context, off, n int64) error {
 			return err
 		}
 		m := min(n, holeMost)
-		if err := punchHole(l.data, off, m); err != nil {
+		if err := disk.Punch(l.data, off, m); err != nil {
 			return err
 		}
 		off, n = off+m, n-m
 	}
 	return nil
-}
-
-// punchHole gives the space of a range back; it reads as zeroes then. A Close at the same time cannot make it hit
-// another file that got the same descriptor.
-func punchHole(f *os.File, off, n int64) error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = conn.Control(func(fd uintptr) {
-		for {
-			failed = unix.Fallocate(int(fd), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-			if failed != unix.EINTR {
-				return
-			}
-		}
-	})
-	if err == nil && failed != nil {
-		err = &os.PathError{Op: "punch hole in", Path: f.Name(), Err: failed}
-	}
-	return err
-}
-
-// syncParent makes the name of a file durable.
-func syncParent(path string) error {
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -1,0 +1,2 @@
+// Package disk is what local files are asked for beyond package os: names that last, and space that is given back.
+package disk
