@@ -96,7 +96,7 @@ func (r MountRules) checkPath(p string) *mountFault {
 		reason = "must not be the root"
 	case path.Clean(p) != p:
 		reason = "must be clean: no doubled or trailing slash, no . and no .."
-	case len(p) > maxMountPath:
+	case len(p) > mount.MaxPath:
 		reason = "is too long"
 	case strings.ContainsFunc(p, unfit):
 		reason = "must have no space, comma, colon or control character"
@@ -109,9 +109,6 @@ func (r MountRules) checkPath(p string) *mountFault {
 	}
 	return badMount(wire.InvalidPath, "path %q %s", shorten(p), reason)
 }
-
-// maxMountPath is what package mount takes.
-const maxMountPath = 1024
 
 // unfit are characters that mount tables and mount options cannot carry.
 func unfit(r rune) bool {

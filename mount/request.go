@@ -35,8 +35,8 @@ type Mount struct {
 // DefaultMaxDrives is how many drives a sandbox may have.
 const DefaultMaxDrives = 24
 
-// maxPath is the longest mount path, in bytes.
-const maxPath = 1024
+// MaxPath is the longest mount path that is taken, in bytes.
+const MaxPath = 1024
 
 // checkPaths validates the form of a whole request and reports all that is wrong with it.
 func checkPaths(mounts []Mount, limit int) error {
@@ -64,9 +64,9 @@ func checkPath(p string) error {
 		return fmt.Errorf("%w: mount path %q: must be absolute", ErrInvalid, shorten(p))
 	case p == "/":
 		return fmt.Errorf("%w: mount path %q: must not be the root", ErrInvalid, p)
-	case len(p) > maxPath || strings.ContainsRune(p, 0):
+	case len(p) > MaxPath || strings.ContainsRune(p, 0):
 		return fmt.Errorf("%w: mount path %q of %d bytes: at most %d allowed, none of them NUL",
-			ErrInvalid, shorten(p), len(p), maxPath)
+			ErrInvalid, shorten(p), len(p), MaxPath)
 	case path.Clean(p) != p:
 		return fmt.Errorf("%w: mount path %q: must be clean, as in %q", ErrInvalid, p, path.Clean(p))
 	}

@@ -250,7 +250,7 @@ func (m *Manager) DiscardFenced(ctx context.Context, volume string, epoch uint64
 // readAny reads the newest generation of a volume, a tombstone included.
 func (m *Manager) readAny(ctx context.Context, volume string) (genlog.Generation[record.Volume], error) {
 	if !record.IsVolumeID(volume) {
-		return genlog.Generation[record.Volume]{}, fmt.Errorf("%w: volume %q: must be an id", ErrInvalid, shortened(volume))
+		return genlog.Generation[record.Volume]{}, fmt.Errorf("%w: volume %q: must be an id", ErrInvalid, record.Shorten(volume))
 	}
 	gen, err := m.volumeLog(volume).Newest(ctx)
 	if errors.Is(err, genlog.ErrNotFound) {

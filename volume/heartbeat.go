@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sandvol/sandvol/reservation"
 	"github.com/sandvol/sandvol/volume/genlog"
 	"github.com/sandvol/sandvol/volume/internal/journal"
+	"github.com/sandvol/sandvol/volume/internal/record"
 	"github.com/sandvol/sandvol/volume/store"
 )
 
@@ -222,8 +222,8 @@ type NodeReport struct {
 
 // Held returns what a node said in its newest heartbeat. It is ErrNotFound if the node never wrote one.
 func (r *Repository) Held(ctx context.Context, node string) (NodeReport, error) {
-	if !reservation.ValidID(node) {
-		return NodeReport{}, fmt.Errorf("%w: node %q: must be 1 to 128 characters of A-Z a-z 0-9 _ -", ErrInvalid, shortened(node))
+	if err := record.CheckID("node", node); err != nil {
+		return NodeReport{}, err
 	}
 	out := NodeReport{Node: node}
 	// The one that was listed is gone if the node has written another since.

@@ -37,18 +37,9 @@ func (o TakeOverOptions) check() error {
 
 func checkReason(reason string) error {
 	if reason == "" || len(reason) > reservation.MaxReason || !utf8.ValidString(reason) {
-		return fmt.Errorf("%w: reason %q: must be 1 to %d bytes of UTF-8", ErrInvalid, shortened(reason), reservation.MaxReason)
+		return fmt.Errorf("%w: reason %q: must be 1 to %d bytes of UTF-8", ErrInvalid, record.Shorten(reason), reservation.MaxReason)
 	}
 	return nil
-}
-
-// shortened cuts a value that is to be shown in an error: it may be anything.
-func shortened(s string) string {
-	const most = 160
-	if len(s) <= most {
-		return s
-	}
-	return fmt.Sprintf("%s... (%d bytes)", s[:most], len(s))
 }
 
 // TakeOver gives a held volume, by id or name, to a sandbox on this node without the holder's help, and opens it. It is for an

@@ -125,11 +125,16 @@ func (c *conn) answer(r request, errno syscall.Errno, data []byte) {
 
 // carryOut runs a request on the device. data is a read's, from the pool.
 func carryOut(d *exposed.SocketDrive, r request) (data []byte, errno syscall.Errno) {
-	known := map[uint16]uint16{cmdRead: 0, cmdWrite: cmdFlagFUA, cmdFlush: 0, cmdTrim: cmdFlagFUA,
-		cmdWriteZeroes: cmdFlagFUA | cmdFlagNoHole | cmdFlagFastZero}
-	// Clients send FUA with commands that change nothing; it is allowed and without effect.
-	allowed, ok := known[r.cmd]
-	if !ok || r.flags&^(allowed|cmdFlagFUA) != 0 {
+	// Clients send FUA with commands that change nothing, too; it is allowed and without effect.
+	allowed := uint16(cmdFlagFUA)
+	switch r.cmd {
+	case cmdRead, cmdWrite, cmdFlush, cmdTrim:
+	case cmdWriteZeroes:
+		allowed |= cmdFlagNoHole | cmdFlagFastZero
+	default:
+		return nil, syscall.EINVAL
+	}
+	if r.flags&^allowed != 0 {
 		return nil, syscall.EINVAL
 	}
 	switch r.cmd {

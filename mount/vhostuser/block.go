@@ -130,14 +130,13 @@ func (r request) each(buffers [][]byte, n int64, f func(piece [][]byte, off int6
 	}
 	for len(buffers) > 0 {
 		piece, size := buffers[:1], int64(len(buffers[0]))
-		for size < direct && len(piece) < len(buffers) && size+int64(len(buffers[len(piece)])) <= pieceSize {
-			size += int64(len(buffers[len(piece)]))
-			piece = buffers[:len(piece)+1]
-		}
-		// A piece of small buffers grows to the size of the copy; it ended at direct for the sake of those that need none.
-		for len(piece) > 1 && len(piece) < len(buffers) && size+int64(len(buffers[len(piece)])) <= pieceSize {
-			size += int64(len(buffers[len(piece)]))
-			piece = buffers[:len(piece)+1]
+		// A small buffer is copied, and as many more as there is room for go with it; a large one goes by itself, uncopied.
+		for len(piece) < len(buffers) && (size < direct || len(piece) > 1) {
+			next := int64(len(buffers[len(piece)]))
+			if size+next > pieceSize {
+				break
+			}
+			piece, size = buffers[:len(piece)+1], size+next
 		}
 		if err := f(piece, off); err != nil {
 			return err

@@ -41,13 +41,13 @@ const ReservedTenant = "_"
 // CheckID checks a tenant, sandbox, node or volume id that is to become part of a key.
 func CheckID(field, value string) error {
 	if !idPattern.MatchString(value) {
-		return fmt.Errorf("%w: %s %q: must be 1 to 128 characters of A-Z a-z 0-9 _ -", ErrInvalid, field, shorten(value))
+		return fmt.Errorf("%w: %s %q: must be 1 to 128 characters of A-Z a-z 0-9 _ -", ErrInvalid, field, Shorten(value))
 	}
 	return nil
 }
 
-// shorten cuts a value that is to be shown in an error: it may be anything.
-func shorten(s string) string {
+// Shorten cuts a value that is to be shown in an error: it may be anything.
+func Shorten(s string) string {
 	const most = 160
 	if len(s) <= most {
 		return s
