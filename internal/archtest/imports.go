@@ -33,6 +33,7 @@ var homes = map[string][]string{
 	"github.com/hanwen/go-fuse":              {"mount/fuse"},
 	"github.com/google/go-containerregistry": {"overlaybd/image"},
 	"github.com/containerd":                  {"mount", "overlaybd/image"},
+	"github.com/prometheus":                  {"e2bhttp/metrics", "k8sadapter/metrics"},
 	"k8s.io":                                 {"k8sadapter"},
 	"sigs.k8s.io":                            {"k8sadapter"},
 	// A server belongs in e2bhttp alone. The others are clients.
