@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandvol/sandvol/overlaybd"
@@ -51,29 +51,31 @@ type Stats struct {
 
 // unpublished follows what the repository does not have.
 type unpublished struct {
+	// dirty is the time of the first write since the last seal, nil if there was none. Each write looks at it.
+	dirty atomic.Pointer[time.Time]
+
 	mu     sync.Mutex
-	dirty  time.Time // the first write since the last seal
 	sealed time.Time // the first write of what is sealed and not published
 	bytes  int64     // sealed and not published
 }
 
 // touched notes a write.
 func (u *unpublished) touched(now func() time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.dirty.IsZero() {
-		u.dirty = now()
+	if u.dirty.Load() == nil {
+		at := now()
+		u.dirty.CompareAndSwap(nil, &at)
 	}
 }
 
 // begin is called before a seal, and returns what to give to end after it. A write in between counts as one after the seal:
 // it makes the drive look due when it is not, and not the other way round.
-func (u *unpublished) begin() time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	since := u.dirty
-	u.dirty = time.Time{}
-	return since
+func (u *unpublished) begin() time.Time { return timeAt(u.dirty.Swap(nil)) }
+
+func timeAt(p *time.Time) time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	return *p
 }
 
 // end takes in what a seal has found waiting; ok is false if it failed.
@@ -83,7 +85,7 @@ func (u *unpublished) end(since time.Time, layers []overlaybd.SealedLayer, ok bo
 	switch {
 	case !ok:
 		if !since.IsZero() {
-			u.dirty = since
+			u.dirty.Store(&since)
 		}
 		return
 	case len(layers) == 0:
@@ -110,7 +112,7 @@ func (u *unpublished) since() (since time.Time, bytes int64) {
 	if !u.sealed.IsZero() {
 		return u.sealed, u.bytes
 	}
-	return u.dirty, u.bytes
+	return timeAt(u.dirty.Load()), u.bytes
 }
 
 func liveBytes(layers []overlaybd.SealedLayer) (n int64) {
@@ -172,7 +174,7 @@ func (r *Repository) publishDue(ctx context.Context) {
 		for _, s := range open {
 			d := known[s]
 			if d == nil {
-				d = &duty{every: r.policy.Every - rand.N(r.policy.Every/10+1)}
+				d = &duty{every: jittered(r.policy.Every)}
 			}
 			duties[s] = d
 			if d.running || s.Err() != nil || !r.due(s, d) {

@@ -64,18 +64,23 @@ func (f *frontend) submit(head uint16) {
 	}
 }
 
+// submitFor submits a head and returns what its answer arrives on.
+func (f *frontend) submitFor(head uint16) chan uint32 {
+	done := make(chan uint32, 1)
+	f.mu.Lock()
+	f.waiting[head] = done
+	f.mu.Unlock()
+	f.submit(head)
+	return done
+}
+
 // ask carries one request out.
 func (f *frontend) ask(kind uint32, off int64, out, in []byte) (status byte, err error) {
 	slot := <-f.slots
 	data := f.bytes[dataAt+slotData*slot:]
 	copy(data, out)
 	head := f.layOut(slot, kind, uint64(off/512), len(out)+len(in), len(in) > 0)
-	done := make(chan uint32, 1)
-	f.mu.Lock()
-	f.waiting[head] = done
-	f.mu.Unlock()
-	f.submit(head)
-	if err := f.await(done); err != nil {
+	if err := f.await(f.submitFor(head)); err != nil {
 		return 0, err // the slot is the back-end's, for ever
 	}
 	f.mu.Lock()

@@ -187,12 +187,7 @@ func TestBadDescriptorsHurtNobodyElse(t *testing.T) {
 		"indirect of a thousand circles": func() { desc(head, guestBase+descAt+16*(head+1), 16, 4, 0); desc(head+1, header, 16, 1, 0) },
 	} {
 		lay()
-		done := make(chan uint32, 1)
-		f.mu.Lock()
-		f.waiting[head] = done
-		f.mu.Unlock()
-		f.submit(head)
-		if err := f.await(done); err != nil {
+		if err := f.await(f.submitFor(head)); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
