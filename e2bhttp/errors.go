@@ -89,9 +89,9 @@ func gone(err error, kind, ref string) error {
 	return err
 }
 
-// taken says which name is, in words that E2B's callers look for.
+// taken says which name is, in words that E2B's callers look for. An error that is a conflict too says more than that.
 func taken(err error, name string) error {
-	if errors.Is(err, volume.ErrExists) {
+	if errors.Is(err, volume.ErrExists) && !errors.Is(err, volume.ErrConflict) {
 		return &problem{status: http.StatusConflict, code: wire.NameTaken, cause: err,
 			message: fmt.Sprintf("volume %q already exists", name)}
 	}
@@ -108,7 +108,11 @@ func explain(err error) *problem {
 	if errors.As(err, &mounts) {
 		return mounts.problem()
 	}
-	if p = explainHeld(err); p == nil {
+	// A request that is wrong is not made right by waiting, so that comes first where several things are wrong.
+	if !errors.Is(err, volume.ErrInvalid) {
+		p = explainHeld(err)
+	}
+	if p == nil {
 		p = explainClass(err)
 	}
 	p.cause = err
@@ -184,7 +188,10 @@ func explainClass(err error) *problem {
 	case errors.Is(err, volume.ErrNotFound):
 		p.status, p.message = http.StatusNotFound, "not found"
 	case errors.Is(err, volume.ErrExists):
-		p.status, p.code, p.message = http.StatusConflict, wire.NameTaken, "a volume of that name already exists"
+		p.status, p.code = http.StatusConflict, wire.NameTaken
+		if !errors.Is(err, volume.ErrConflict) {
+			p.message = "a volume of that name already exists"
+		}
 	case errors.Is(err, volume.ErrNotReady):
 		p.status, p.code = http.StatusConflict, wire.VolumeNotReady
 	case errors.Is(err, volume.ErrInUse), errors.Is(err, volume.ErrConflict), errors.Is(err, volume.ErrFenced):

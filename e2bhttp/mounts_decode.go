@@ -48,6 +48,11 @@ type MountEntry struct {
 	fault *mountFault
 }
 
+// Fault returns what is wrong with the entry as it was read, nil if nothing is. It is volume.ErrInvalid and ErrMounts, and does
+// not say Where. MountRules.Resolve reports it; a host that turns entries into mounts of its own must do so too, or it would
+// mount something that was not asked for.
+func (e MountEntry) Fault() error { return e.fault.asError() }
+
 // MountRef is an id or a name of a volume.
 type MountRef struct {
 	Ref string

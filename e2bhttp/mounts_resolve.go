@@ -99,6 +99,9 @@ type faultError struct{ fault mountFault }
 
 func (e *faultError) Error() string { return e.fault.message }
 
+// Is is for entries that were not read: see MountEntry.Fault.
+func (e *faultError) Is(target error) bool { return target == ErrMounts || target == volume.ErrInvalid }
+
 func (f *mountFault) asError() error {
 	if f == nil {
 		return nil

@@ -9,7 +9,8 @@ import (
 
 // Volumes is what the handler needs of a tenant's volumes. *volume.Manager implements it. Errors are of volume's classes;
 // whoever cannot do what the options ask for returns volume.ErrUnsupported, which is answered 501. A reference is an id or a
-// name, and what belongs to somebody else is volume.ErrNotFound, like what does not exist.
+// name, and what belongs to somebody else is volume.ErrNotFound, like what does not exist. The text of an error that is both
+// volume.ErrExists and volume.ErrConflict is shown to the caller, with the code for a name that is taken.
 type Volumes interface {
 	Create(ctx context.Context, o volume.CreateOptions) (volume.Volume, error)
 	Get(ctx context.Context, ref string) (volume.Volume, error)

@@ -148,15 +148,16 @@ func New(cfg Config, opts ...Option) (*Adapter, error) {
 		o(a)
 	}
 	var err error
-	a.cache, err = newCache(cfg.PersistentVolumes)
+	a.cache, err = newCache(cfg.PersistentVolumes, a.log)
 	return a, err
 }
 
-// Start begins to watch registered PersistentVolumes and returns when all of them are known, or when ctx ends. It is called
-// once; Close ends the watch.
+// Start begins to watch registered PersistentVolumes and returns when all of them are known, or when ctx ends: then the watch
+// goes on, and Start can be called again to go on waiting. Close ends the watch; after it Start returns ErrClosed.
 func (a *Adapter) Start(ctx context.Context) error { return a.cache.start(ctx) }
 
-// Close ends the watch and waits for it. It can be called several times.
+// Close ends the watch and waits for it. It can be called several times. From then on volumes are not looked up any more:
+// that is ErrClosed. Confirm and Release still work, for requests under way.
 func (a *Adapter) Close() { a.cache.close() }
 
 // pause waits a short time, at random, for somebody else to finish.

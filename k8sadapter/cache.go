@@ -2,9 +2,14 @@ package k8sadapter
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -22,13 +27,16 @@ const (
 // decides about a volume reads it from the API server.
 type cache struct {
 	informer clientcache.SharedIndexInformer
+	log      *slog.Logger
+	stopped  chan struct{}
 
-	mu      sync.Mutex
-	cancel  context.CancelFunc // nil before start
-	stopped chan struct{}
+	mu     sync.Mutex
+	cancel context.CancelFunc // nil before start
+	closed bool
+	fault  error // why the watch was interrupted last
 }
 
-func newCache(pvs PersistentVolumes) (*cache, error) {
+func newCache(pvs PersistentVolumes, log *slog.Logger) (*cache, error) {
 	// The server sends only what has an owner: a cluster has many other PersistentVolumes.
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -55,7 +63,19 @@ func newCache(pvs PersistentVolumes) (*cache, error) {
 		}
 		return o, nil
 	})
-	return &cache{informer: informer, stopped: make(chan struct{})}, err
+	c := &cache{informer: informer, log: log, stopped: make(chan struct{})}
+	return c, errors.Join(err, informer.SetWatchErrorHandlerWithContext(c.interrupted))
+}
+
+// interrupted is told why the watch or its first list failed; it is tried again. Start reports the newest reason.
+func (c *cache) interrupted(ctx context.Context, _ *clientcache.Reflector, err error) {
+	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return // a watch does not last for ever
+	}
+	c.mu.Lock()
+	c.fault = err
+	c.mu.Unlock()
+	c.log.WarnContext(ctx, "the watch of PersistentVolumes is interrupted", "error", err)
 }
 
 // indexed is an index by a key; an empty key is not indexed, and neither is what is not registered.
@@ -81,31 +101,38 @@ func handleKey(pv *corev1.PersistentVolume) string {
 	return pv.Spec.CSI.Driver + "\x00" + pv.Spec.CSI.VolumeHandle
 }
 
+// start begins the watch, once, and waits until all is known.
 func (c *cache) start(ctx context.Context) error {
 	c.mu.Lock()
-	if c.cancel != nil {
+	if c.closed {
 		c.mu.Unlock()
-		return unavailable("watch PersistentVolumes", errStarted)
+		return ErrClosed
 	}
-	run, cancel := context.WithCancel(context.Background()) // it outlives ctx, and ends with close
-	c.cancel = cancel
+	if c.cancel == nil {
+		run, cancel := context.WithCancel(context.Background()) // it outlives ctx, and ends with close
+		c.cancel = cancel
+		go func() {
+			defer close(c.stopped)
+			c.informer.RunWithContext(run)
+		}()
+	}
 	c.mu.Unlock()
-	go func() {
-		defer close(c.stopped)
-		c.informer.RunWithContext(run)
-	}()
-	if !clientcache.WaitForCacheSync(ctx.Done(), c.informer.HasSynced) {
-		return unavailable("watch PersistentVolumes", context.Cause(ctx))
+	if clientcache.WaitForCacheSync(ctx.Done(), c.informer.HasSynced) {
+		return nil
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := context.Cause(ctx)
+	if c.fault != nil {
+		err = fmt.Errorf("%w; last: %w", err, c.fault)
+	}
+	return unavailable("watch PersistentVolumes", err)
 }
 
 func (c *cache) close() {
 	c.mu.Lock()
 	cancel := c.cancel
-	if cancel == nil {
-		c.cancel = func() {} // a later start is refused
-	}
+	c.closed = true
 	c.mu.Unlock()
 	if cancel == nil {
 		return
@@ -114,10 +141,17 @@ func (c *cache) close() {
 	<-c.stopped
 }
 
-// check refuses reads before everything is known: a volume that is not there yet would be reported as missing.
+// check refuses reads before everything is known: a volume that is not there yet would be reported as missing. And it refuses
+// them after close, when nothing new becomes known.
 func (c *cache) check() error {
-	if !c.informer.HasSynced() {
-		return unavailable("list PersistentVolumes", errNotSynced)
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case !c.informer.HasSynced():
+		return unavailable("look volumes up", errNotSynced)
 	}
 	return nil
 }
@@ -147,11 +181,5 @@ func (c *cache) all(index, key string) []*corev1.PersistentVolume {
 	return pvs
 }
 
-type constError string
-
-func (e constError) Error() string { return string(e) }
-
-const (
-	errStarted   = constError("the adapter was started or closed before")
-	errNotSynced = constError("not all are known yet")
-)
+// errNotSynced: Start was not called, or has not returned yet.
+var errNotSynced = errors.New("not all PersistentVolumes are known yet: Start has not returned")

@@ -1,6 +1,7 @@
 package k8sadapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,28 +57,33 @@ func (a *Adapter) reserveAll(ctx context.Context, token *Token, h Holder, mounts
 		}
 	}
 	exclusive := byLease(mounts)
-	names := make([][]string, len(exclusive))
+	if len(exclusive) == 0 {
+		return nil
+	}
+	names := make([][]string, len(exclusive)) // nil where a lease could not be taken
+	var faults error
 	for i, m := range exclusive {
 		l, before, err := a.reserve(ctx, token, h, m)
+		if errors.Is(err, volume.ErrConflict) {
+			faults = errors.Join(faults, at(m.Mount, err))
+			continue
+		}
 		if err != nil {
 			return at(m.Mount, err)
 		}
 		token.Grants = append(token.Grants, Grant{PV: m.pv.Name, UID: m.pv.UID, Lease: l.Name, Version: l.ResourceVersion})
 		names[i] = a.aliases(m.pv, before)
 	}
-	if len(exclusive) == 0 {
-		return nil
-	}
 	uses, err := a.uses(ctx)
 	if err != nil {
-		return err
+		return cmp.Or(faults, err) // who has one of them is an answer already
 	}
 	for i, m := range exclusive {
-		if err := conflict(m, h, names[i], uses); err != nil {
-			return at(m.Mount, err)
+		if names[i] != nil {
+			faults = errors.Join(faults, at(m.Mount, conflict(m, h, names[i], uses)))
 		}
 	}
-	return nil
+	return faults
 }
 
 // aliases returns the names of the PersistentVolumes that are known to be the same storage.

@@ -25,7 +25,7 @@ const (
 	cleanTime = 10 * time.Second
 )
 
-// Delete removes a volume from its namespace, as Config.Delete says, unless it is in use: then it is a volume.InUseError
+// Delete removes a volume from its namespace, as Config.Delete says, unless it is in use: then it is an InUseError
 // that names the users in the namespace.
 //
 // A mount may come at any moment, and nothing that holds both sides can be locked. So each side writes first and reads

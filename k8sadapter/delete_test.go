@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,12 +54,14 @@ func TestUseIsDerivedFromClaimsAndSandboxes(t *testing.T) {
 	a := w.adapter(nil)
 	v := w.volume(a, "data", corev1.ReadWriteMany)
 	config := fmt.Sprintf(`[{"pvName":%q,"mountPath":"/data"}]`, v.ID)
-	held := func(who string) {
+	held := func(who ...k8sadapter.Holder) {
 		t.Helper()
 		err := a.Delete(t.Context(), w.team(), "data")
 		is(t, err, volume.ErrInUse)
-		if who != "" && !strings.Contains(err.Error(), who) {
-			t.Errorf("error %v does not name %s", err, who)
+		want := &k8sadapter.InUseError{Volume: v.ID, Users: who, Unnamed: max(0, 1-len(who))}
+		var got *k8sadapter.InUseError
+		if !errors.As(err, &got) || cmp.Diff(want, got) != "" {
+			t.Errorf("error %v, want %v", err, want)
 		}
 		pv, err := w.pvs.Get(t.Context(), v.ID, metav1.GetOptions{})
 		must(t, err)
@@ -82,17 +85,17 @@ func TestUseIsDerivedFromClaimsAndSandboxes(t *testing.T) {
 	}
 	// A claim that has not completed.
 	c := w.claimOf(w.team(), "claim", v.ID)
-	held("claim")
+	held(k8sadapter.Holder{Kind: k8sadapter.Claim, Namespace: w.team(), Name: "claim"})
 	// One that has completed, with a sandbox; its label with the claim's name says nothing.
 	s := w.sandbox(w.team(), "of-claim", map[string]string{"agents.kruise.io/owner": string(c.GetUID())})
 	w.complete(c)
-	held("of-claim")
+	held(k8sadapter.Holder{Kind: k8sadapter.Sandbox, Namespace: w.team(), Name: "of-claim"})
 	drop(w.sandboxes(w.team()), s.GetName())
 	free() // completed, and its sandboxes are gone: the claim itself is not use
 	// A sandbox whose claim is gone, or that never had one.
 	drop(w.claims(w.team()), "claim")
 	w.sandbox(w.team(), "orphan", map[string]string{k8sadapter.VolumeConfig: config})
-	held("orphan")
+	held(k8sadapter.Holder{Kind: k8sadapter.Sandbox, Namespace: w.team(), Name: "orphan"})
 	drop(w.sandboxes(w.team()), "orphan")
 	free()
 	// A claim that names it in the annotations for its sandboxes.
@@ -100,11 +103,11 @@ func TestUseIsDerivedFromClaimsAndSandboxes(t *testing.T) {
 		"annotations": map[string]any{k8sadapter.VolumeConfig: config}})
 	_, err := w.claims(w.team()).Create(t.Context(), sly, metav1.CreateOptions{})
 	must(t, err)
-	held("sly")
+	held(k8sadapter.Holder{Kind: k8sadapter.Claim, Namespace: w.team(), Name: "sly"})
 	drop(w.claims(w.team()), "sly")
 	// Another namespace's: it counts, and is not named.
 	w.claimOf(w.other(), "foreign", v.ID)
-	held("")
+	held()
 	err = a.Delete(t.Context(), w.team(), "data")
 	if strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), w.other()) {
 		t.Errorf("error %v names another tenant's", err)
@@ -117,6 +120,21 @@ func TestUseIsDerivedFromClaimsAndSandboxes(t *testing.T) {
 	drop(w.claims(w.other()), "foreign")
 	free()
 	must(t, a.Delete(t.Context(), w.team(), "data"))
+}
+
+// Who uses a volume is called what it is, and nobody is made up.
+func TestInUseErrorsSayWhatUsesTheVolume(t *testing.T) {
+	for want, e := range map[string]*k8sadapter.InUseError{
+		`volume "pv" is in use by claim c, sandbox s`: {Volume: "pv", Users: []k8sadapter.Holder{
+			{Kind: k8sadapter.Claim, Namespace: "ns", Name: "c"}, {Kind: k8sadapter.Sandbox, Namespace: "ns", Name: "s"}}},
+		`volume "pv" is in use by a mount that is not confirmed yet or is outside its namespace`: {Volume: "pv", Unnamed: 1},
+		`volume "pv" is in use by checkpoint k, 2 mounts that are not confirmed yet or are outside its namespace`: {Volume: "pv",
+			Users: []k8sadapter.Holder{{Kind: k8sadapter.Checkpoint, Namespace: "ns", Name: "k"}}, Unnamed: 2},
+	} {
+		if e.Error() != want || !errors.Is(e, volume.ErrInUse) {
+			t.Errorf("%q, want %q", e.Error(), want)
+		}
+	}
 }
 
 // What cannot be read counts as in use, for the volumes that it can be about.

@@ -133,7 +133,7 @@ func fromBody(body string) ([]k8sadapter.Mount, error) {
 	}
 	var mounts []k8sadapter.Mount
 	for _, e := range entries {
-		m := k8sadapter.Mount{Where: e.Where, Path: e.Path, SubPath: e.SubPath, ReadOnly: e.ReadOnly}
+		m := k8sadapter.Mount{Where: e.Where, Path: e.Path, SubPath: e.SubPath, ReadOnly: e.ReadOnly, Mode: e.Mode, Fault: e.Fault()}
 		for _, ref := range e.Refs {
 			m.Refs = append(m.Refs, k8sadapter.Ref(ref))
 		}

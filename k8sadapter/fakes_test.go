@@ -1,6 +1,7 @@
 package k8sadapter_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,10 +108,11 @@ func (f forgetful) Update(ctx context.Context, pv *corev1.PersistentVolume, o me
 	return updated, err
 }
 
-// many is a server with many registered PersistentVolumes, ten for each namespace.
+// many is a server with many registered PersistentVolumes, ten for each namespace, or as many as each says.
 type many struct {
 	k8sadapter.PersistentVolumes
 	n     int
+	each  int
 	lists atomic.Int64
 }
 
@@ -122,7 +124,7 @@ func (m *many) List(context.Context, metav1.ListOptions) (*corev1.PersistentVolu
 	for i := range m.n {
 		name := fmt.Sprintf("pv-%05d", i)
 		list.Items = append(list.Items, corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
-			Labels: map[string]string{k8sadapter.OwnerLabel: fmt.Sprintf("team-%d", i/10), k8sadapter.NameLabel: name}}})
+			Labels: map[string]string{k8sadapter.OwnerLabel: fmt.Sprintf("team-%d", i/cmp.Or(m.each, 10)), k8sadapter.NameLabel: name}}})
 	}
 	return list, nil
 }

@@ -2,14 +2,11 @@ package k8sadapter
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/sandvol/sandvol/volume"
 )
 
 // InUse returns who uses a volume of the namespace, as the API server has it now: claims, sandboxes, and resolutions that
@@ -79,15 +76,14 @@ func (a *Adapter) openResolution(ctx context.Context, pv *corev1.PersistentVolum
 
 // inUse is the error for a volume that cannot be deleted. It names users of the volume's own namespace only.
 func inUse(pv *corev1.PersistentVolume, uses []Use) error {
-	e := &volume.InUseError{ID: pv.Name, Op: "delete"}
+	e := &InUseError{Volume: pv.Name}
 	for _, u := range uses {
-		h := volume.Holder{Sandbox: u.Holder.Name}
-		if u.Holder.Namespace == pv.Labels[OwnerLabel] && h.Sandbox != "" && !slices.Contains(e.Holders, h) {
-			e.Holders = append(e.Holders, h)
+		switch {
+		case u.Holder.Namespace != pv.Labels[OwnerLabel] || u.Holder.Name == "":
+			e.Unnamed++
+		case !slices.Contains(e.Users, u.Holder):
+			e.Users = append(e.Users, u.Holder)
 		}
-	}
-	if len(e.Holders) == 0 {
-		return fmt.Errorf("%w: volume %q: cannot delete", volume.ErrInUse, pv.Name)
 	}
 	return e
 }

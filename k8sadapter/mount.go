@@ -1,11 +1,13 @@
 package k8sadapter
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/sandvol/sandvol/volume"
@@ -43,13 +45,18 @@ type Mount struct {
 	Path    string
 	SubPath string
 	// ReadOnly is nil if the request does not say.
-	ReadOnly   *bool
+	ReadOnly *bool
+	// Mode is the mode that the volume must have, or empty: see volume.Volume. It is never turned into another.
+	Mode       string
 	Attributes map[string]string
 	MountID    string
+	// Fault is what was wrong with the mount when the request was read, nil if nothing was. Resolve reports it with all else
+	// that is wrong.
+	Fault error
 }
 
 func (m Mount) equal(o Mount) bool {
-	return slices.Equal(m.Refs, o.Refs) && m.Path == o.Path && m.SubPath == o.SubPath && m.MountID == o.MountID &&
+	return m.Fault == nil && o.Fault == nil && slices.Equal(m.Refs, o.Refs) && m.Mode == o.Mode && m.Path == o.Path && m.SubPath == o.SubPath && m.MountID == o.MountID &&
 		(m.ReadOnly == nil) == (o.ReadOnly == nil) && (m.ReadOnly == nil || *m.ReadOnly == *o.ReadOnly) &&
 		maps.Equal(m.Attributes, o.Attributes)
 }
@@ -109,45 +116,66 @@ func ParseClaim(claim *unstructured.Unstructured) ([]Mount, error) {
 
 // ParseMetadata reads the mounts in the metadata of an E2B request: those under VolumeConfig, and the one under the three
 // legacy keys. It does not change the metadata; a host passes none of these keys on.
-func ParseMetadata(metadata map[string]string) (mounts []Mount, err error) {
+func ParseMetadata(metadata map[string]string) ([]Mount, error) {
+	var mounts []Mount
+	var err error
 	if text, ok := metadata[VolumeConfig]; ok {
-		if mounts, err = ParseVolumeConfig(text); err != nil {
-			return nil, err
-		}
+		mounts, err = ParseVolumeConfig(text)
 	}
+	legacy, legacyErr := parseLegacy(metadata)
+	if err := errors.Join(err, legacyErr); err != nil {
+		return nil, err
+	}
+	return Merge(mounts, legacy), nil
+}
+
+func parseLegacy(metadata map[string]string) ([]Mount, error) {
 	name, path := metadata[LegacyName], metadata[LegacyPath]
 	subPath, hasSubPath := metadata[LegacySubPath]
 	if (name == "") != (path == "") || hasSubPath && name == "" {
 		return nil, fmt.Errorf("%w: metadata %s and %s: both or none must be given", volume.ErrInvalid, LegacyName, LegacyPath)
 	}
 	if name == "" {
-		return mounts, nil
+		return nil, nil
 	}
-	return Merge(mounts, []Mount{{Where: "metadata " + LegacyName, Refs: []Ref{{Ref: name, ID: true}}, Path: path,
-		SubPath: subPath}}), nil
+	return []Mount{{Where: "metadata " + LegacyName, Refs: []Ref{{Ref: name, ID: true}}, Path: path, SubPath: subPath}}, nil
 }
 
-func parseEntries(where string, text []byte) ([]Mount, error) {
-	var entries []*entry
-	if err := json.Unmarshal(text, &entries, json.RejectUnknownMembers(true)); err != nil {
-		return nil, fmt.Errorf("%w: %s: must be a JSON array of objects with pvName, mountPath and, if wanted, subPath, "+
-			"readOnly, attributes, mountID, and nothing else", volume.ErrInvalid, where)
+// entryForm is what an entry must be. What it is instead is not quoted.
+const entryForm = "must be an object with pvName, mountPath and, if wanted, subPath, readOnly, attributes, mountID, and nothing else"
+
+// parseEntries reads the entries, and says of all that are wrong what is.
+func parseEntries(where string, text []byte) (mounts []Mount, faults error) {
+	var entries []jsontext.Value
+	if err := json.Unmarshal(text, &entries); err != nil {
+		return nil, fmt.Errorf("%w: %s: must be a JSON array of objects, each with pvName and mountPath", volume.ErrInvalid, where)
 	}
-	mounts := make([]Mount, 0, len(entries))
-	for i, e := range entries {
-		at := fmt.Sprintf("%s[%d]", where, i)
-		switch {
-		case e == nil:
-			return nil, fmt.Errorf("%w: %s: must be an object", volume.ErrInvalid, at)
-		case e.PVName == "":
-			return nil, fmt.Errorf("%w: %s: pvName is missing", volume.ErrInvalid, at)
-		case e.MountPath == "":
-			return nil, fmt.Errorf("%w: %s: mountPath is missing", volume.ErrInvalid, at)
+	for i, text := range entries {
+		m, err := parseEntry(text)
+		m.Where = fmt.Sprintf("%s[%d]", where, i)
+		if err != nil {
+			faults = errors.Join(faults, fmt.Errorf("%w: %s: %w", volume.ErrInvalid, m.Where, err))
 		}
-		mounts = append(mounts, Mount{Where: at, Refs: []Ref{{Ref: e.PVName, ID: true}}, Path: e.MountPath,
-			SubPath: e.SubPath, ReadOnly: e.ReadOnly, Attributes: e.Attributes, MountID: e.MountID})
+		mounts = append(mounts, m)
+	}
+	if faults != nil {
+		return nil, faults
 	}
 	return mounts, nil
+}
+
+func parseEntry(text jsontext.Value) (Mount, error) {
+	var e entry
+	switch err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); {
+	case err != nil, text.Kind() != '{':
+		return Mount{}, errors.New(entryForm)
+	case e.PVName == "":
+		return Mount{}, errors.New("pvName is missing")
+	case e.MountPath == "":
+		return Mount{}, errors.New("mountPath is missing")
+	}
+	return Mount{Refs: []Ref{{Ref: e.PVName, ID: true}}, Path: e.MountPath, SubPath: e.SubPath, ReadOnly: e.ReadOnly,
+		Attributes: e.Attributes, MountID: e.MountID}, nil
 }
 
 // encode is the annotation's text: the same for the same mounts, whatever the order of a map.

@@ -58,6 +58,22 @@ func TestVolumeConfigIsReadStrictly(t *testing.T) {
 	}
 }
 
+// Of several entries that are wrong, each is named with what is wrong with it.
+func TestAllFaultyEntriesAreNamed(t *testing.T) {
+	_, err := k8sadapter.ParseMetadata(map[string]string{k8sadapter.LegacyName: "pv",
+		k8sadapter.VolumeConfig: `[{"pvName":"a"},{"pvName":"b","mountPath":"/b"},{"mountPath":"/c"},{"x":1},7]`})
+	is(t, err, volume.ErrInvalid)
+	for _, want := range []string{"[0]: mountPath is missing", "[2]: pvName is missing", "[3]: must be an object with",
+		"[4]: must be an object with", k8sadapter.LegacyPath} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %s", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "[1]") {
+		t.Errorf("error %v names one that is right", err)
+	}
+}
+
 // A-162: a claim lists the same fields, and means the same by them.
 func TestAClaimsMountsAreReadAsTheMetadata(t *testing.T) {
 	claim := object("SandboxClaim", "ns", "c", map[string]any{"dynamicVolumesMount": []any{

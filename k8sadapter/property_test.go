@@ -3,6 +3,7 @@ package k8sadapter_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,14 +17,26 @@ import (
 
 // model is the rules, in memory.
 type model struct {
-	pvs  []*modelPV
-	uses []modelUse
+	strict bool
+	pvs    []*modelPV
+	uses   []modelUse
 }
 
 type modelPV struct {
 	base, owner, name string
 	handle            int
-	mode              corev1.PersistentVolumeAccessMode
+	modes             []corev1.PersistentVolumeAccessMode
+	phase             corev1.PersistentVolumePhase
+	boundTo           string // a namespace, or empty
+	readOnly, block   bool   // by its driver; a device
+}
+
+// modelMount is what a request asks for.
+type modelMount struct {
+	readOnly *bool
+	replicas int
+	subPath  string
+	path     string
 }
 
 type modelUse struct {
@@ -37,10 +50,19 @@ func (m *model) register(i int, ns, name string) error {
 	pv := m.pvs[i]
 	switch pv.owner {
 	case ns:
+		if pv.name != name {
+			return volume.ErrConflict
+		}
 		return nil
 	case "":
 	default:
 		return volume.ErrNotFound
+	}
+	switch {
+	case pv.block:
+		return volume.ErrInvalid
+	case pv.phase == corev1.VolumeReleased, pv.phase == corev1.VolumeFailed, pv.phase == corev1.VolumeBound && pv.boundTo != ns:
+		return volume.ErrNotReady
 	}
 	for _, o := range m.pvs {
 		if o.owner == ns && (o.name == name || o.base == name || o.name == pv.base) {
@@ -76,31 +98,47 @@ func (m *model) delete(ref, ns string) error {
 }
 
 // mount says what becomes of a mount, and whether it is read-only.
-func (m *model) mount(i int, ns string, ask *bool) (readOnly bool, err error) {
+func (m *model) mount(i int, ns string, ask modelMount) (readOnly bool, err error) {
 	pv := m.pvs[i]
 	if pv.owner != ns {
 		return false, volume.ErrNotFound
 	}
-	readOnly = ask != nil && *ask
-	switch pv.mode {
-	case corev1.ReadOnlyMany:
-		if ask != nil && !*ask {
-			return false, volume.ErrInvalid
-		}
-		return true, nil
-	case corev1.ReadWriteMany:
-		return readOnly, nil
-	case corev1.ReadWriteOnce:
-		if readOnly {
-			return true, nil
-		}
+	readOnly, writers, err := m.access(pv, ask.readOnly)
+	switch {
+	case err != nil:
+		return false, err
+	case pv.block, ask.subPath == "../up", ask.path != "/data":
+		return false, volume.ErrInvalid
+	case pv.phase == corev1.VolumePending, pv.phase == corev1.VolumeReleased, pv.phase == corev1.VolumeFailed,
+		pv.phase == corev1.VolumeBound && pv.boundTo != ns:
+		return false, volume.ErrNotReady
+	case writers != "any" && ask.replicas > 1:
+		return false, volume.ErrInvalid
 	}
 	for _, u := range m.uses {
-		if m.pvs[u.pv].handle == pv.handle && (pv.mode == corev1.ReadWriteOncePod || !u.readOnly) {
+		if m.pvs[u.pv].handle == pv.handle && (writers == "nobody beside" || writers == "one" && !u.readOnly) {
 			return false, volume.ErrConflict
 		}
 	}
 	return readOnly, nil
+}
+
+// access is the table of access modes and requests.
+func (m *model) access(pv *modelPV, ask *bool) (readOnly bool, writers string, err error) {
+	has := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(pv.modes, mode) }
+	readOnly = ask != nil && *ask
+	switch {
+	case pv.readOnly, len(pv.modes) == 1 && has(corev1.ReadOnlyMany):
+		if ask != nil && !*ask {
+			return false, "", volume.ErrInvalid
+		}
+		return true, "any", nil
+	case has(corev1.ReadWriteOncePod):
+		return readOnly, "nobody beside", nil
+	case readOnly, has(corev1.ReadWriteMany) && !m.strict:
+		return readOnly, "any", nil
+	}
+	return false, "one", nil
 }
 
 // run is one random history on the real server, beside the model.
@@ -114,13 +152,18 @@ type run struct {
 
 var propertyRuns int
 
-// random PersistentVolumes, claims, sandboxes and requests give what the rules say, on the real server.
+// random PersistentVolumes, claims, sandboxes and requests give what the rules say, on the real server, whether
+// ReadWriteMany has one writer or many.
 func TestPropertyRules(t *testing.T) {
 	w := newWorld(t)
-	a := w.adapter(nil)
+	adapters := map[bool]*k8sadapter.Adapter{}
+	for _, strict := range []bool{false, true} {
+		adapters[strict] = w.adapter(func(c *k8sadapter.Config) { c.Strict = strict })
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		propertyRuns++
-		r := &run{world: w, T: rt, a: a}
+		r := &run{world: w, T: rt, model: model{strict: rapid.Bool().Draw(rt, "strict")}}
+		r.a = adapters[r.model.strict]
 		r.setup()
 		defer r.clear()
 		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
@@ -130,14 +173,27 @@ func TestPropertyRules(t *testing.T) {
 }
 
 func (r *run) setup() {
-	modes := rapid.SampledFrom([]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany,
-		corev1.ReadOnlyMany, corev1.ReadWriteOncePod})
+	const rwo, rwx, rox, pod = corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOncePod
+	modes := rapid.SampledFrom([][]corev1.PersistentVolumeAccessMode{{rwo}, {rwx}, {rox}, {pod}, {rwx, rox}, {rwo, rox}})
+	phases := rapid.SampledFrom([]corev1.PersistentVolumePhase{corev1.VolumeAvailable, corev1.VolumeAvailable,
+		corev1.VolumeAvailable, corev1.VolumePending, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed})
+	rarely := func(what string) bool { return rapid.IntRange(0, 7).Draw(r.T, what) == 7 }
 	for i := range 3 {
 		// The first two are the same storage.
-		pv := &modelPV{base: r.name(fmt.Sprintf("p%dn%d", propertyRuns, i)), handle: max(i, 1), mode: modes.Draw(r.T, "mode")}
+		pv := &modelPV{base: r.name(fmt.Sprintf("p%dn%d", propertyRuns, i)), handle: max(i, 1), modes: modes.Draw(r.T, "modes"),
+			phase: phases.Draw(r.T, "phase"), readOnly: rarely("driver reads only"), block: rarely("block")}
+		spec := r.spec("x", pv.modes...)
+		if pv.phase == corev1.VolumeBound {
+			pv.boundTo = rapid.SampledFrom([]string{r.team(), r.other()}).Draw(r.T, "bound to")
+			spec.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: pv.boundTo, Name: "c"}
+		}
+		if pv.block {
+			block := corev1.PersistentVolumeBlock
+			spec.Spec.VolumeMode = &block
+		}
 		r.model.pvs = append(r.model.pvs, pv)
-		spec := r.spec("x", pv.mode)
 		spec.Name, spec.Spec.CSI.VolumeHandle = pv.base, fmt.Sprintf("%s-%d-%d", r.id, propertyRuns, pv.handle)
+		spec.Spec.CSI.ReadOnly, spec.Status.Phase = pv.readOnly, pv.phase
 		r.create(spec)
 	}
 }
@@ -166,7 +222,12 @@ func (r *run) step() {
 			r.known(i)
 		}
 	case "mount":
-		r.mountOne(i, ns, rapid.SampledFrom([]*bool{nil, flag(true), flag(false)}).Draw(r.T, "readOnly"))
+		r.mountOne(i, ns, modelMount{
+			readOnly: rapid.SampledFrom([]*bool{nil, flag(true), flag(false)}).Draw(r.T, "readOnly"),
+			replicas: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(r.T, "replicas"),
+			subPath:  rapid.SampledFrom([]string{"", "", "sub/dir", "../up"}).Draw(r.T, "subPath"),
+			path:     rapid.SampledFrom([]string{"/data", "/data", "/data", "/etc/x", "data"}).Draw(r.T, "path"),
+		})
 	case "delete":
 		r.same("delete", r.a.Delete(r.world.Context(), ns, r.model.pvs[i].base), r.model.delete(r.model.pvs[i].base, ns))
 	case "end":
@@ -200,12 +261,13 @@ func (r *run) known(i int) {
 	r.T.Fatal("never known")
 }
 
-func (r *run) mountOne(i int, ns string, readOnly *bool) {
+func (r *run) mountOne(i int, ns string, wanted modelMount) {
 	request := ask(r.model.pvs[i].base)
-	request.Mounts[0].Refs[0].ID = true
-	request.Mounts[0].ReadOnly = readOnly
+	m := &request.Mounts[0]
+	m.Refs[0].ID = true
+	m.ReadOnly, m.SubPath, m.Path, request.Replicas = wanted.readOnly, wanted.subPath, wanted.path, wanted.replicas
 	res, err := r.a.Resolve(r.world.Context(), ns, request)
-	ro, want := r.model.mount(i, ns, readOnly)
+	ro, want := r.model.mount(i, ns, wanted)
 	r.same("resolve", err, want)
 	if err != nil {
 		return

@@ -1,9 +1,11 @@
 package k8sadapter_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -134,7 +136,7 @@ func TestRBACIsEnoughAndNoMore(t *testing.T) {
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("PersistentVolumes can be made: %v", err)
 	}
-	for _, without := range []string{"get persistentvolumes", "update persistentvolumes", "delete persistentvolumes",
+	for _, without := range []string{"get persistentvolumes", "list persistentvolumes", "update persistentvolumes", "delete persistentvolumes",
 		"list sandboxclaims", "list sandboxes", "list checkpoints", "get csidrivers", "create leases", "get leases",
 		"update leases", "delete leases"} {
 		t.Run("without "+without, func(t *testing.T) {
@@ -144,6 +146,28 @@ func TestRBACIsEnoughAndNoMore(t *testing.T) {
 			is(t, w.as(w.grant(without)).life(w, "some"), volume.ErrUnavailable)
 		})
 	}
+}
+
+// Without the right to list or watch, Start says why it does not return; without watch alone, the log says why lists age.
+func TestAWatchThatIsNotAllowedIsReported(t *testing.T) {
+	w := newWorld(t)
+	nobody := w.as("system:serviceaccount:" + w.system() + ":nobody")
+	a, err := k8sadapter.New(nobody.config())
+	must(t, err)
+	defer a.Close()
+	for range 2 { // a second wait goes on where the first ended
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		err = a.Start(soon)
+		cancel()
+		is(t, err, volume.ErrUnavailable)
+		is(t, err, context.DeadlineExceeded)
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("error %v does not say that it is forbidden", err)
+		}
+	}
+	log := &logged{}
+	w.as(w.grant("watch persistentvolumes")).adapter(nil, k8sadapter.WithLogger(log.logger()))
+	w.eventually("the log says why", func() bool { return log.has("forbidden") })
 }
 
 // A volume of a driver that attaches to nodes first is refused where only publishing works.

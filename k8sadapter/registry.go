@@ -20,27 +20,40 @@ import (
 type Registration struct {
 	PV string
 	// Name is unique in the namespace, among names and ids: 1 to 63 characters of A-Z a-z 0-9 - _ . that begin and end with
-	// a letter or digit, as label values are. Empty: the name of the PersistentVolume.
+	// a letter or digit, as label values are. Empty: the name of the PersistentVolume, or what it is called already.
 	Name string
 }
 
-func (r *Registration) check() error {
+// name is what the volume is called if it is not registered yet.
+func (r Registration) name() string {
 	if r.Name == "" {
-		r.Name = r.PV
+		return r.PV
 	}
-	if r.Name == "" || len(validation.IsValidLabelValue(r.Name)) > 0 {
+	return r.Name
+}
+
+func (r Registration) check() error { return errors.Join(checkPVName(r.PV), r.checkName()) }
+
+func (r Registration) checkName() error {
+	if r.name() == "" || len(validation.IsValidLabelValue(r.name())) > 0 {
 		return fmt.Errorf("%w: name %q: must be 1 to 63 characters of A-Z a-z 0-9 - _ . and begin and end with a letter or digit",
-			volume.ErrInvalid, shorten(r.Name))
+			volume.ErrInvalid, shorten(r.name()))
 	}
-	if len(validation.IsDNS1123Subdomain(r.PV)) > 0 {
-		return absent(r.PV)
+	return nil
+}
+
+func checkPVName(pv string) error {
+	if len(validation.IsDNS1123Subdomain(pv)) > 0 {
+		return fmt.Errorf("%w: PV %q: must be a DNS subdomain, as names of PersistentVolumes are: at most 253 characters of "+
+			"a-z 0-9 - . that begin and end with a letter or digit", volume.ErrInvalid, shorten(pv))
 	}
 	return nil
 }
 
 // Register makes an existing PersistentVolume a volume of the namespace, by two labels on it. Registering again what the
-// namespace has already returns it as it is. A PersistentVolume that does not exist is volume.ErrNotFound, and so is one of
-// another namespace; a name that the namespace uses is volume.ErrExists.
+// namespace has already returns it as it is; under another name than it has, that is a VolumeError with NamedOtherwise. A
+// PersistentVolume that does not exist is volume.ErrNotFound, and so is one of another namespace; a name that the namespace
+// uses is volume.ErrExists.
 func (a *Adapter) Register(ctx context.Context, namespace string, r Registration) (v volume.Volume, err error) {
 	defer a.observed(OpRegister, a.now(), &err)
 	if err := errors.Join(checkNamespace(namespace), r.check()); err != nil {
@@ -78,6 +91,9 @@ func (a *Adapter) tryRegister(ctx context.Context, namespace string, r Registrat
 	case pv == nil:
 		return nil, absent(r.PV)
 	case owned(pv, namespace) && pv.DeletionTimestamp == nil:
+		if name := pv.Labels[NameLabel]; r.Name != "" && r.Name != name {
+			return nil, refuse(pv.Name, NamedOtherwise, "is registered as %q already and cannot be %q too", name, r.Name)
+		}
 		return pv, nil
 	case pv.Labels[OwnerLabel] != "" && pv.Labels[OwnerLabel] != namespace:
 		a.foreign(OpRegister)
@@ -91,7 +107,7 @@ func (a *Adapter) tryRegister(ctx context.Context, namespace string, r Registrat
 	if err := a.checkLabels(ctx, namespace, r); err != nil {
 		return nil, err
 	}
-	for _, ref := range refsOf(r.PV, r.Name) {
+	for _, ref := range refsOf(r.PV, r.name()) {
 		if err := a.takeRef(ctx, namespace, ref, pv, nonce); err != nil {
 			return nil, err
 		}
@@ -100,7 +116,7 @@ func (a *Adapter) tryRegister(ctx context.Context, namespace string, r Registrat
 		if pv.Labels == nil {
 			pv.Labels = map[string]string{}
 		}
-		pv.Labels[OwnerLabel], pv.Labels[NameLabel] = namespace, r.Name
+		pv.Labels[OwnerLabel], pv.Labels[NameLabel] = namespace, r.name()
 		delete(pv.Annotations, voidAnnotation)
 		delete(pv.Annotations, deletingAnnotation)
 	})
@@ -130,7 +146,7 @@ func (a *Adapter) checkLabels(ctx context.Context, namespace string, r Registrat
 			if other.Name == r.PV || !registered(other) {
 				continue
 			}
-			for _, ref := range refsOf(r.PV, r.Name) {
+			for _, ref := range refsOf(r.PV, r.name()) {
 				if means(other, namespace, ref) {
 					return exists(ref)
 				}
@@ -224,10 +240,13 @@ func (a *Adapter) giveBack(ctx context.Context, namespace string, r Registration
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	pv, err := a.live(ctx, r.PV)
-	if err != nil || pv != nil && owned(pv, namespace) {
-		return // the write that seemed to fail was made
+	if err != nil {
+		return
 	}
-	for _, ref := range refsOf(r.PV, r.Name) {
+	for _, ref := range refsOf(r.PV, r.name()) {
+		if pv != nil && means(pv, namespace, ref) {
+			continue // the write that seemed to fail was made, or somebody else's was
+		}
 		l, err := a.cfg.Leases.Get(ctx, refLease(namespace, ref), metav1.GetOptions{})
 		if err != nil || l.Annotations[nonceAnnotation] != nonce {
 			continue

@@ -3,6 +3,7 @@ package k8sadapter_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,10 +39,80 @@ func TestRegisterLabelsAnExistingPV(t *testing.T) {
 	if len(after.Annotations) != 0 {
 		t.Errorf("annotations %v, want none: nothing about mounts is kept on the PersistentVolume", after.Annotations)
 	}
-	again, err := a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: before.Name, Name: "other-name"})
+	for _, name := range []string{"data", ""} {
+		again, err := a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: before.Name, Name: name})
+		must(t, err)
+		if again.Name != "data" {
+			t.Errorf("registered again as %q it is named %q, want it as it is", name, again.Name)
+		}
+	}
+}
+
+// What is registered keeps its name: to ask for another is a conflict that says both, and the other name stays free.
+func TestAVolumeIsNotRegisteredUnderASecondName(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	v := w.volume(a, "data")
+	_, err := a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: v.ID, Name: "other-name"})
+	reason(t, err, k8sadapter.NamedOtherwise)
+	is(t, err, volume.ErrConflict)
+	is(t, err, volume.ErrExists)
+	for _, want := range []string{v.ID, `"data"`, `"other-name"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %s", err, want)
+		}
+	}
+	var e *k8sadapter.VolumeError
+	if errors.As(err, &e); e.Retryable() {
+		t.Error("it is retryable: nothing but a change makes it succeed")
+	}
+	second := w.available("second")
+	_, err = a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: second.Name, Name: "other-name"})
 	must(t, err)
-	if again.Name != "data" {
-		t.Errorf("registered again it is named %q, want it as it is", again.Name)
+}
+
+// Two who register one PersistentVolume under two names at once: one name is given, and the other one is free at once.
+func TestRacersWithTwoNamesForOnePVLeaveTheOtherNameFree(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	for round := range 5 {
+		pv := w.available(fmt.Sprintf("pv%d", round))
+		names := []string{fmt.Sprintf("a%d", round), fmt.Sprintf("b%d", round)}
+		errs := make([]error, 2)
+		var wg sync.WaitGroup
+		for i, name := range names {
+			wg.Go(func() {
+				_, errs[i] = a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: pv.Name, Name: name})
+			})
+		}
+		wg.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("round %d: errors %v, want one winner", round, errs)
+		}
+		reason(t, errors.Join(errs...), k8sadapter.NamedOtherwise)
+	}
+	leases, err := w.leases.List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	if len(leases.Items) != 10 {
+		t.Errorf("%d leases, want two for each volume: its id and its name", len(leases.Items))
+	}
+}
+
+// A name that no PersistentVolume can have is a mistake in the call, and is said with what else is wrong with it.
+func TestARegistrationIsCheckedAsAWhole(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	for _, pv := range []string{"", "x y", "../x", "Upper", strings.Repeat("a", 254)} {
+		_, err := a.Register(t.Context(), w.team(), k8sadapter.Registration{PV: pv, Name: "-"})
+		is(t, err, volume.ErrInvalid)
+		for _, want := range []string{`PV "`, `name "-"`} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v does not say %s", err, want)
+			}
+		}
+	}
+	if sent := w.calls.take(); len(sent) != 0 {
+		t.Errorf("requests %v", sent)
 	}
 }
 
@@ -438,6 +509,47 @@ func TestAnAdapterAnswersOnlyWhenItKnowsAll(t *testing.T) {
 	}
 	_, err = k8sadapter.New(k8sadapter.Config{})
 	is(t, err, volume.ErrInvalid)
+	must(t, a.Start(t.Context()))
+	must(t, a.Start(t.Context())) // it has begun, and knows all
+}
+
+// After Close nothing keeps the cache up to date: what it still knows is not answered. What is resolved can be undone.
+func TestAClosedAdapterAnswersNothingFromItsCache(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	w.volume(a, "data")
+	w.eventually("it is listed", func() bool { _, err := a.Get(t.Context(), w.team(), "data"); return err == nil })
+	r, err := a.Resolve(t.Context(), w.team(), ask("data"))
+	must(t, err)
+	a.Close()
+	a.Close()
+	_, err = a.Get(t.Context(), w.team(), "data")
+	is(t, err, k8sadapter.ErrClosed)
+	for _, err := range a.List(t.Context(), w.team(), volume.ListOptions{}) {
+		is(t, err, k8sadapter.ErrClosed)
+	}
+	_, err = a.Resolve(t.Context(), w.team(), ask("data"))
+	is(t, err, k8sadapter.ErrClosed)
+	is(t, a.Start(t.Context()), k8sadapter.ErrClosed)
+	must(t, a.Release(t.Context(), r.Token))
+	never, err := k8sadapter.New(w.config())
+	must(t, err)
+	never.Close()
+	is(t, never.Start(t.Context()), k8sadapter.ErrClosed)
+}
+
+// An error of the API server is unavailable in words that are about it.
+func TestAnUnavailableServerIsCalledThat(t *testing.T) {
+	a, err := k8sadapter.New(k8sadapter.Config{PersistentVolumes: &many{n: 1}, Leases: noLeases{}, Usage: usage{}})
+	must(t, err)
+	defer a.Close()
+	must(t, a.Start(t.Context()))
+	_, err = a.Get(t.Context(), "team", "data")
+	is(t, err, volume.ErrUnavailable)
+	is(t, err, errInjected)
+	if want := "cannot look up a volume: injected"; err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
 }
 
 // Ten thousand volumes of a thousand namespaces: a list touches its own ten.
@@ -462,5 +574,29 @@ func TestListsOfTenThousandPVsAreIndexed(t *testing.T) {
 	t.Logf("best of 5: %s", best)
 	if pvs.lists.Load() > 1 {
 		t.Errorf("%d lists of the server, want the one of the start", pvs.lists.Load())
+	}
+}
+
+// BenchmarkListOfTenThousand lists the ten volumes of one of a thousand namespaces, and all ten thousand of one.
+func BenchmarkListOfTenThousand(b *testing.B) {
+	for _, each := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("owned=%d", each), func(b *testing.B) {
+			a, err := k8sadapter.New(k8sadapter.Config{PersistentVolumes: &many{n: 10_000, each: each}, Leases: noLeases{},
+				Usage: usage{}})
+			must(b, err)
+			defer a.Close()
+			must(b, a.Start(b.Context()))
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				for _, err := range a.List(b.Context(), "team-0", volume.ListOptions{}) {
+					must(b, err)
+					n++
+				}
+				if n != each {
+					b.Fatalf("%d volumes, want %d", n, each)
+				}
+			}
+		})
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sandvol/sandvol/volume"
 )
@@ -17,12 +20,12 @@ import (
 // Request asks for mounts in a sandbox.
 type Request struct {
 	Mounts []Mount
-	// Holder is the claim or sandbox that is to have the mounts, if its name is known yet. What it has already is then no
-	// conflict, and a repeated Resolve takes over from its own earlier one.
+	// Holder is the claim or sandbox, of the request's namespace, that is to have the mounts, if its name is known yet. What it
+	// has already is then no conflict, and a repeated Resolve takes over from its own earlier one.
 	Holder Holder
 	// Replicas is how many sandboxes a claim takes; 0 is 1. More than one cannot share what only one may write.
 	Replicas int
-	// TemplatePaths are where the sandbox's template mounts something already.
+	// TemplatePaths are where the sandbox's template mounts something already, absolute and clean.
 	TemplatePaths []string
 	// RuntimeClass is passed to Config.CanMount.
 	RuntimeClass string
@@ -92,13 +95,14 @@ type resolved struct {
 
 // Resolve finds the volumes of a request in the namespace, checks everything that can be checked before a sandbox is taken,
 // and keeps what only one may write from others until the resolution is confirmed, released, or lapses after ConfirmTime.
-// All mounts resolve or none does; what is wrong with several is said at once. The same request resolves to the same bytes.
+// All mounts resolve or none does; what is wrong with several is said at once, a line each: then the error is of the class of
+// each. The same request resolves to the same bytes.
 //
 // Errors are volume.ErrNotFound, also for volumes of others; volume.ErrInvalid; volume.ErrNotReady; volume.ErrConflict, if
 // somebody else writes; and volume.ErrUnavailable. A VolumeError says which volume and why.
 func (a *Adapter) Resolve(ctx context.Context, namespace string, r Request) (res Resolution, err error) {
 	defer a.observed(OpResolve, a.now(), &err)
-	if err := errors.Join(checkNamespace(namespace), a.checkRequest(r)); err != nil {
+	if err := errors.Join(checkNamespace(namespace), a.checkRequest(namespace, r)); err != nil {
 		return res, err
 	}
 	mounts, err := a.findAll(ctx, namespace, r)
@@ -120,29 +124,58 @@ func (a *Adapter) Resolve(ctx context.Context, namespace string, r Request) (res
 	return res, nil
 }
 
-// checkRequest judges the paths, which needs no volume.
-func (a *Adapter) checkRequest(r Request) (err error) {
+// checkRequest judges what is not about a single mount.
+func (a *Adapter) checkRequest(namespace string, r Request) (faults error) {
 	if len(r.Mounts) > a.cfg.MaxMounts {
-		return fmt.Errorf("%w: %d mounts, at most %d allowed", volume.ErrInvalid, len(r.Mounts), a.cfg.MaxMounts)
+		faults = fmt.Errorf("%w: %d mounts, at most %d allowed", volume.ErrInvalid, len(r.Mounts), a.cfg.MaxMounts)
 	}
-	for i, m := range r.Mounts {
-		fault := errors.Join(a.checkPath(m.Path), checkSubPath(m.SubPath))
-		// The pipeline mounts in any order. A mount inside another would end up in that other's storage.
-		for _, o := range r.Mounts[:i] {
-			if o.Path != "" && nested(m.Path, o.Path) {
-				fault = errors.Join(fault, refuse("", MountPath, "path %q is, holds or is inside the path of %s",
-					shorten(m.Path), o.Where))
-			}
-		}
-		for _, p := range r.TemplatePaths {
-			if nested(m.Path, p) {
-				fault = errors.Join(fault, refuse("", MountPath, "path %q is, holds or is inside %q of the template",
-					shorten(m.Path), p))
-			}
-		}
-		err = errors.Join(err, at(m, fault))
+	if r.Replicas < 0 {
+		faults = errors.Join(faults, fmt.Errorf("%w: Replicas %d: must not be negative", volume.ErrInvalid, r.Replicas))
 	}
-	return err
+	for _, p := range r.TemplatePaths {
+		if !strings.HasPrefix(p, "/") || path.Clean(p) != p || p == "/" {
+			faults = errors.Join(faults, fmt.Errorf("%w: TemplatePaths: %q: must be absolute, clean and not the root",
+				volume.ErrInvalid, shorten(p)))
+		}
+	}
+	return errors.Join(faults, r.Holder.check(namespace))
+}
+
+// check refuses a holder that could be taken for another one, or for nobody.
+func (h Holder) check(namespace string) error {
+	switch {
+	case h == Holder{}:
+		return nil
+	case h.Kind != Claim && h.Kind != Sandbox:
+		return fmt.Errorf("%w: Holder: kind %q: must be %q or %q", volume.ErrInvalid, shorten(string(h.Kind)), Claim, Sandbox)
+	case h.Namespace != namespace:
+		return fmt.Errorf("%w: Holder: namespace %q: must be that of the request, %q", volume.ErrInvalid,
+			shorten(h.Namespace), namespace)
+	case len(validation.IsDNS1123Subdomain(h.Name)) > 0:
+		return fmt.Errorf("%w: Holder: name %q: must be a DNS subdomain, as names of objects are", volume.ErrInvalid,
+			shorten(h.Name))
+	}
+	return nil
+}
+
+// checkPaths judges the paths of one mount, which needs no volume.
+func (a *Adapter) checkPaths(r Request, i int) error {
+	m := r.Mounts[i]
+	faults := errors.Join(a.checkPath(m.Path), checkSubPath(m.SubPath))
+	// The pipeline mounts in any order. A mount inside another would end up in that other's storage.
+	for _, o := range r.Mounts[:i] {
+		if m.Path != "" && o.Path != "" && nested(m.Path, o.Path) {
+			faults = errors.Join(faults, refuse("", MountPath, "path %q is, holds or is inside the path of %s",
+				shorten(m.Path), o.Where))
+		}
+	}
+	for _, p := range r.TemplatePaths {
+		if m.Path != "" && nested(m.Path, p) {
+			faults = errors.Join(faults, refuse("", MountPath, "path %q is, holds or is inside %q of the template",
+				shorten(m.Path), p))
+		}
+	}
+	return faults
 }
 
 func at(m Mount, fault error) error {
@@ -152,17 +185,29 @@ func at(m Mount, fault error) error {
 	return fmt.Errorf("%s: %w", m.Where, fault)
 }
 
-// findAll finds the volumes and judges each mount by itself.
+// findAll finds the volumes and judges each mount by itself. All that is wrong is said at once.
 func (a *Adapter) findAll(ctx context.Context, namespace string, r Request) (mounts []resolved, faults error) {
-	for _, m := range r.Mounts {
-		one, err := a.findOne(ctx, namespace, r, m)
-		if errors.Is(err, volume.ErrUnavailable) || ctx.Err() != nil {
-			return nil, err
+	for i, m := range r.Mounts {
+		fault := errors.Join(m.Fault, a.checkPaths(r, i))
+		one := resolved{Mount: m}
+		if m.Fault == nil { // else what the mount names may not have been read
+			var err error
+			one, err = a.findOne(ctx, namespace, r, m)
+			if err != nil && !told(err) || ctx.Err() != nil {
+				return nil, errors.Join(at(m, err), ctx.Err())
+			}
+			fault = errors.Join(fault, err)
 		}
-		faults = errors.Join(faults, at(m, err))
+		faults = errors.Join(faults, at(m, fault))
 		mounts = append(mounts, one)
 	}
 	return mounts, faults
+}
+
+// told reports whether an error is about what was asked for, and not about the cluster.
+func told(err error) bool {
+	return slices.ContainsFunc([]error{volume.ErrInvalid, volume.ErrNotFound, volume.ErrNotReady, volume.ErrConflict},
+		func(class error) bool { return errors.Is(err, class) })
 }
 
 func (a *Adapter) findOne(ctx context.Context, namespace string, r Request, m Mount) (one resolved, err error) {
@@ -172,6 +217,9 @@ func (a *Adapter) findOne(ctx context.Context, namespace string, r Request, m Mo
 	}
 	if one.pv, err = a.unflagged(ctx, one.pv); err != nil {
 		return one, err
+	}
+	if mode := a.view(one.pv).Mode; m.Mode != "" && m.Mode != string(mode) {
+		return one, refuse(one.pv.Name, ModeRefused, "does not have mode %q, by its access modes", shorten(m.Mode))
 	}
 	if one.readOnly, one.share, err = a.settle(one.pv, m.ReadOnly); err != nil {
 		return one, err

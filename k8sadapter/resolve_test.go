@@ -118,6 +118,80 @@ func TestAMissingVolumeIsNamed(t *testing.T) {
 	is(t, err, volume.ErrNotFound)
 }
 
+// What is wrong with several mounts is said at once: what they were read as, their paths, their volumes, and who has them.
+func TestAllFaultyMountsAreNamed(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	w.volume(a, "once")
+	w.volume(a, "twice")
+	w.volume(a, "many", corev1.ReadWriteMany)
+	mount := func(ref, path string) k8sadapter.Mount {
+		return k8sadapter.Mount{Where: "at " + path, Refs: []k8sadapter.Ref{{Ref: ref}}, Path: path}
+	}
+	says := func(err error, wants ...string) {
+		t.Helper()
+		for _, want := range wants {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("error %v does not say %q", err, want)
+			}
+		}
+	}
+	unread := mount("many", "/unread")
+	unread.Fault = fmt.Errorf("%w: readOnly: must be true or false", volume.ErrInvalid)
+	moded := mount("many", "/moded")
+	moded.Mode = string(volume.ReadOnly)
+	_, err := a.Resolve(t.Context(), w.team(), k8sadapter.Request{Mounts: []k8sadapter.Mount{
+		mount("missing", "/missing"), mount("missing", "relative"), unread, moded, mount("once", "/good")}})
+	is(t, err, volume.ErrInvalid)
+	is(t, err, volume.ErrNotFound)
+	says(err, `at /missing: not found: volume "missing"`, `at relative: mount_path: path "relative"`, "at /unread: ",
+		"readOnly: must be", `at /moded: unsupported_mode: volume "`)
+	if strings.Contains(err.Error(), "/good") {
+		t.Errorf("error %v names one that is right", err)
+	}
+	held := k8sadapter.Request{Mounts: []k8sadapter.Mount{mount("once", "/1"), mount("twice", "/2"), mount("many", "/3")}}
+	for name, mounts := range map[string][]k8sadapter.Mount{"c1": held.Mounts[:1], "c2": held.Mounts[1:2]} {
+		r, err := a.Resolve(t.Context(), w.team(), k8sadapter.Request{Mounts: mounts})
+		must(t, err)
+		_, err = w.claim(w.team(), name, r)
+		must(t, errors.Join(err, a.Confirm(t.Context(), r.Token)))
+	}
+	_, err = a.Resolve(t.Context(), w.team(), held)
+	is(t, err, volume.ErrConflict)
+	says(err, "at /1: writer_exists", "c1", "at /2: writer_exists", "c2")
+}
+
+// What a request says about itself is checked before anything is looked up: a holder that is taken for another could
+// take over what is not its own.
+func TestARequestIsCheckedBeforeAnythingIsLookedUp(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter(nil)
+	good := k8sadapter.Holder{Kind: k8sadapter.Claim, Namespace: w.team(), Name: "c"}
+	for want, change := range map[string]func(*k8sadapter.Request){
+		"Replicas -1":   func(r *k8sadapter.Request) { r.Replicas = -1 },
+		`kind "pod"`:    func(r *k8sadapter.Request) { r.Holder.Kind = "pod" },
+		`kind ""`:       func(r *k8sadapter.Request) { r.Holder.Kind = "" },
+		w.other():       func(r *k8sadapter.Request) { r.Holder.Namespace = w.other() },
+		`name ""`:       func(r *k8sadapter.Request) { r.Holder.Name = "" },
+		`name "a/b"`:    func(r *k8sadapter.Request) { r.Holder.Name = "a/b" },
+		`"relative"`:    func(r *k8sadapter.Request) { r.TemplatePaths = []string{"/a", "relative"} },
+		"17 mounts":     func(r *k8sadapter.Request) { r.Mounts = make([]k8sadapter.Mount, 17) },
+		`TemplatePaths`: func(r *k8sadapter.Request) { r.TemplatePaths = []string{""} },
+	} {
+		r := ask("data")
+		r.Holder = good
+		change(&r)
+		_, err := a.Resolve(t.Context(), w.team(), r)
+		is(t, err, volume.ErrInvalid)
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %s", err, want)
+		}
+	}
+	if sent := w.calls.take(); len(sent) != 0 {
+		t.Errorf("requests %v", sent)
+	}
+}
+
 func TestMountsFollowTheStateTable(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter(nil)
@@ -368,6 +442,8 @@ func TestADriverCanBeReadOnly(t *testing.T) {
 	if v.Mode != volume.ReadOnly || !r.Mounts[0].ReadOnly {
 		t.Errorf("mode %q, mount %v", v.Mode, r.Mounts[0])
 	}
+	_, err = a.Resolve(t.Context(), w.team(), ask(pv.Name, false))
+	reason(t, err, k8sadapter.WriteRefused)
 }
 
 // One writer by driver and handle, across tenants and PersistentVolumes; the other tenant is not named.

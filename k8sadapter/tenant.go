@@ -39,7 +39,12 @@ func (t *Tenant) Create(ctx context.Context, o volume.CreateOptions) (volume.Vol
 	if o.Mode != "" || o.Size != 0 || o.Flush || o.Source != volume.Empty() {
 		return volume.Volume{}, fmt.Errorf("%w: a registration takes no mode, size or source", volume.ErrUnsupported)
 	}
-	return t.a.Register(ctx, t.namespace, Registration{PV: pv, Name: o.Name})
+	r := Registration{PV: pv, Name: o.Name}
+	if r.checkName() == nil && checkPVName(pv) != nil {
+		// To a caller who is not to learn which PersistentVolumes there are, one that cannot be is as absent as any other.
+		return volume.Volume{}, absent(pv)
+	}
+	return t.a.Register(ctx, t.namespace, r)
 }
 
 // Get returns a volume by id or name.

@@ -109,12 +109,25 @@ func TestAHostServesPersistentVolumes(t *testing.T) {
 		`{"templateID":"tmpl","volumeMounts":[{"name":"nothing","path":"/data"}]}`:        404,
 		`{"templateID":"tmpl","volumeMounts":[{"name":"nothing","path":"relative"}]}`:     400,
 		`{"templateID":"tmpl","metadata":{"e2b.agents.kruise.io/csi-volume-config":"x"}}`: 400,
+		`{"templateID":"tmpl","volumeMounts":[{"name":"x","path":"/d","readOnly":"no"}]}`: 400, // not: mounted for writing
 		`{"volumeMounts":[]}`:   400,
 		`{"templateID":"tmpl"}`: 201,
 	} {
 		if status, got := call("e2b_b", "POST", "/sandboxes", body); status != want {
 			t.Errorf("%s: %d %s, want %d", body, status, got, want)
 		}
+	}
+	// The owner's own mistakes, all at once; nothing is mounted otherwise than it was asked for.
+	status, body := call("e2b_a", "POST", "/sandboxes", `{"templateID":"tmpl","volumeMounts":[{"name":"data","path":"/d","mode":"ro"},
+		{"name":"data","path":"relative"},{"name":"nothing","path":"/x"}]}`)
+	for _, want := range []string{"volumeMounts[0]: unsupported_mode", "volumeMounts[1]: mount_path", `volumeMounts[2]: not found`} {
+		if status != 400 || !strings.Contains(body, want) {
+			t.Errorf("%d %s does not say %s", status, body, want)
+		}
+	}
+	if status, body := call("e2b_a", "POST", "/volumes", `{"name":"other","labels":{"pvName":"shared-pv"}}`); status != 409 ||
+		!strings.Contains(body, "name_taken") || !strings.Contains(body, `\"data\"`) || !strings.Contains(body, `\"other\"`) {
+		t.Errorf("registered under another name: %d %s", status, body)
 	}
 	if status, _ := call("unknown", "POST", "/sandboxes", `{"templateID":"tmpl"}`); status != http.StatusUnauthorized {
 		t.Errorf("without a key: %d", status)

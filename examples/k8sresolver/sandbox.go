@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/sandvol/sandvol/e2bhttp"
+	"github.com/sandvol/sandvol/e2bhttp/wire"
 	"github.com/sandvol/sandvol/k8sadapter"
 	"github.com/sandvol/sandvol/volume"
 )
@@ -91,15 +92,13 @@ func (h *host) undo(ctx context.Context, namespace, name string, t k8sadapter.To
 }
 
 // mountsOf reads the mounts of a request in every form: E2B's and its kin's by package e2bhttp, OpenKruise's metadata by
-// package k8sadapter, which knows attributes too.
+// package k8sadapter, which knows attributes too. What is wrong with single entries goes on to Resolve, which says it with
+// all else that is wrong.
 func mountsOf(body []byte) ([]k8sadapter.Mount, error) {
 	entries, err := e2bhttp.MountRules{SubPaths: true}.Decode(body)
-	if err != nil {
-		return nil, err
-	}
 	mounts := make([]k8sadapter.Mount, 0, len(entries))
 	for _, e := range entries {
-		m := k8sadapter.Mount{Where: e.Where, Path: e.Path, SubPath: e.SubPath, ReadOnly: e.ReadOnly}
+		m := k8sadapter.Mount{Where: e.Where, Path: e.Path, SubPath: e.SubPath, ReadOnly: e.ReadOnly, Mode: e.Mode, Fault: e.Fault()}
 		for _, ref := range e.Refs {
 			m.Refs = append(m.Refs, k8sadapter.Ref(ref))
 		}
@@ -108,36 +107,21 @@ func mountsOf(body []byte) ([]k8sadapter.Mount, error) {
 	var request struct {
 		Metadata map[string]string `json:"metadata"`
 	}
-	if err := json.Unmarshal(body, &request); err != nil {
-		return nil, fmt.Errorf("%w: metadata: must be an object of strings", volume.ErrInvalid)
+	if json.Unmarshal(body, &request) != nil {
+		return nil, errors.Join(err, fmt.Errorf("%w: metadata: must be an object of strings", volume.ErrInvalid))
 	}
-	more, err := k8sadapter.ParseMetadata(request.Metadata)
-	return k8sadapter.Merge(mounts, more), err
+	more, metadataErr := k8sadapter.ParseMetadata(request.Metadata)
+	return k8sadapter.Merge(mounts, more), errors.Join(err, metadataErr)
 }
 
-// fail answers for an error by its class. What happened inside is for the log.
+// fail answers for an error as the volume routes do, and says which volume is missing. What happened inside is for the log.
 func (h *host) fail(w http.ResponseWriter, err error) {
-	status, message := http.StatusServiceUnavailable, "try again"
-	for _, c := range []struct {
-		class  error
-		status int
-	}{
-		{volume.ErrInvalid, http.StatusBadRequest}, {volume.ErrNotFound, http.StatusNotFound},
-		{volume.ErrConflict, http.StatusConflict}, {volume.ErrNotReady, http.StatusConflict},
-		{volume.ErrInUse, http.StatusConflict},
-	} {
-		if errors.Is(err, c.class) {
-			status, message = c.status, err.Error()
-			break
-		}
+	body := e2bhttp.ErrorBody(err)
+	if body.Code == http.StatusNotFound {
+		body.Message, body.ErrorCode = err.Error(), wire.VolumeNotFound
 	}
-	h.log.Info("sandbox refused", "status", status, "error", err)
-	body := map[string]any{"code": status, "message": message}
-	var v *k8sadapter.VolumeError
-	if errors.As(err, &v) {
-		body["error_code"] = v.Reason
-	}
-	answer(w, status, body)
+	h.log.Info("sandbox refused", "status", body.Code, "error", err)
+	answer(w, body.Code, body)
 }
 
 func answer(w http.ResponseWriter, status int, body any) {
