@@ -43,6 +43,14 @@ type Observation struct {
 	Duration time.Duration
 }
 
+// Result returns the class of an error as an Observation has it, "ok" for nil.
+func Result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return result(explain(err).status)
+}
+
 func result(status int) string {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:
