@@ -11,14 +11,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandvol/sandvol/e2bhttp"
-	"github.com/sandvol/sandvol/e2bhttp/wire"
 	"github.com/sandvol/sandvol/volume"
-	"github.com/sandvol/sandvol/volume/store/posixstore"
 )
 
 // many is a list of n volumes. It waits for went before the last one.
@@ -27,11 +27,15 @@ type many struct {
 	n    int
 	last error
 	went chan struct{}
+	at   func(i int) // called before each, if not nil
 }
 
 func (m many) List(ctx context.Context, _ volume.ListOptions) iter.Seq2[volume.Volume, error] {
 	return func(yield func(volume.Volume, error) bool) {
 		for i := range m.n {
+			if m.at != nil {
+				m.at(i)
+			}
 			if i == m.n-1 && m.went != nil {
 				select {
 				case <-m.went:
@@ -129,49 +133,113 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// BenchmarkGet compares GET /volumes/{id} over a POSIX store with a handler that answers a constant.
-func BenchmarkGet(b *testing.B) {
-	st, err := posixstore.New(b.TempDir())
-	if err != nil {
-		b.Fatal(err)
+// heap is what the garbage collector leaves, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A list's length does not matter to memory: at the end of a hundred thousand volumes there is no more in use than at its
+// beginning, with the answer whole on the other side.
+func TestLongListsTakeNoMemory(t *testing.T) {
+	const n = 100_000
+	var first, last uint64
+	list := many{n: n, at: func(i int) {
+		switch i {
+		case 1_000:
+			first = heap()
+		case n - 1:
+			last = heap()
+		}
+	}}
+	h := e2bhttp.NewHandler(func(context.Context, string) (e2bhttp.Volumes, error) { return list, nil }, apiKeys(t))
+	w := &sink{header: http.Header{}}
+	r := httptest.NewRequest("GET", "/volumes", nil)
+	r.Header.Set("X-API-Key", redKey)
+	h.ServeHTTP(w, r)
+	if w.bytes < 50*n {
+		t.Fatalf("%d bytes were sent", w.bytes)
 	}
-	repo := openRepository(b, st, "node-1")
-	m, err := repo.Tenant(red)
-	if err != nil {
-		b.Fatal(err)
+	// Half a MiB is for what else goes on; the answer has 8.
+	if grown := int64(last) - int64(first); grown > 512<<10 {
+		t.Errorf("%d bytes more are in use at the end of an answer of %d", grown, w.bytes)
 	}
-	v, err := m.Create(context.Background(), volume.CreateOptions{Name: "v", Size: volume.MinSize})
-	if err != nil {
-		b.Fatal(err)
+}
+
+// sink is an answer that nobody keeps.
+type sink struct {
+	header http.Header
+	bytes  int
+	at     func(bytes int) // called after each part, if not nil
+}
+
+func (c *sink) Header() http.Header { return c.header }
+func (c *sink) WriteHeader(int)     {}
+
+func (c *sink) Write(p []byte) (int, error) {
+	c.bytes += len(p)
+	if c.at != nil {
+		c.at(c.bytes)
 	}
-	body, err := json.Marshal(wire.VolumeAndToken{Volume: e2bhttp.ViewVolume(v)})
-	if err != nil {
-		b.Fatal(err)
+	return len(p), nil
+}
+
+// letters reads as the same letter for ever.
+type letters struct{}
+
+func (letters) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
 	}
-	for name, h := range map[string]http.Handler{
-		"handler=volumes": e2bhttp.NewHandler(e2bhttp.ForRepository(repo), apiKeys(b)),
-		"handler=constant": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(body)
-		}),
-	} {
-		b.Run(name, func(b *testing.B) {
-			srv := httptest.NewServer(h)
-			defer srv.Close()
-			b.ReportAllocs()
-			for b.Loop() {
-				req, err := http.NewRequest("GET", srv.URL+"/volumes/"+v.ID, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				req.Header.Set("X-API-Key", redKey)
-				res, err := srv.Client().Do(req)
-				if err != nil || res.StatusCode != 200 {
-					b.Fatal(res, err)
-				}
-				_, _ = io.Copy(io.Discard, res.Body)
-				_ = res.Body.Close()
+	return len(p), nil
+}
+
+// Clients that send a byte and then nothing, and clients that send 10 MB, hurt nobody: others are served meanwhile, no more
+// of a body is read than may be in one, and what they make the server keep is bounded.
+func TestSlowAndLargeBodiesHurtNobody(t *testing.T) {
+	a := newAPI(t)
+	a.create("v")
+	host := strings.TrimPrefix(a.url, "http://")
+	before := heap()
+	const slow, large = 200, 20
+	for range slow {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(conn, "POST /volumes HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Length: 10485760\r\n\r\n{", redKey)
+	}
+	var wg sync.WaitGroup
+	for range large {
+		wg.Go(func() {
+			body := io.MultiReader(strings.NewReader(`{"name":"`), io.LimitReader(letters{}, 10<<20), strings.NewReader(`"}`))
+			req, err := http.NewRequest("POST", a.url+"/volumes", body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("X-API-Key", redKey)
+			res, err := a.http.Transport.(*validator).next.RoundTrip(req)
+			if err != nil {
+				return // the server stopped reading, and the client was still sending
+			}
+			defer res.Body.Close()
+			if res.StatusCode != http.StatusRequestEntityTooLarge {
+				t.Errorf("10 MB: %s", res.Status)
 			}
 		})
+	}
+	for i := range 50 {
+		a.do("GET", "/volumes/v", "").is(200)
+		a.create(fmt.Sprintf("v%d", i))
+	}
+	kept := int64(heap()) - int64(before)
+	wg.Wait()
+	// Two hundred bodies of 10 MB would be 2 GB. What is kept is the connections' own buffers and twenty bodies of 1 MiB.
+	if kept > 200<<20 {
+		t.Errorf("%d MiB are in use", kept>>20)
 	}
 }
