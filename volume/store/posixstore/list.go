@@ -145,7 +145,7 @@ func newChild(e fs.DirEntry) (child, bool) {
 
 // children returns what is in the directory of a prefix, in order; nothing when there is no such directory.
 func (s *Store) children(prefix string) ([]child, error) {
-	f, err := os.Open(s.path(prefix))
+	f, err := openPlain(s.path(prefix))
 	if isAbsent(err) {
 		return nil, s.present()
 	}
@@ -172,7 +172,7 @@ func (s *Store) children(prefix string) ([]child, error) {
 
 // holdsKeys reports whether there is any key below a directory. It reads no more than it needs to find one.
 func (s *Store) holdsKeys(dir string) (bool, error) {
-	f, err := os.Open(dir)
+	f, err := openPlain(dir)
 	if isAbsent(err) {
 		return false, nil
 	}

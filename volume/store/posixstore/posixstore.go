@@ -118,7 +118,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 // open opens what is stored under a key, and makes sure that it is durable before anybody acts on it.
 func (s *Store) open(key string) (*os.File, fs.FileInfo, error) {
 	path := s.path(key)
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if err != nil {
 		return nil, nil, s.notStored(err)
 	}
@@ -136,6 +136,20 @@ func (s *Store) open(key string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	return f, fi, nil
+}
+
+// openPlain opens a file or directory for reading. os.Open also asks the kernel to poll it, which no file or directory can
+// be: for a small record that takes longer than reading it.
+func openPlain(path string) (*os.File, error) {
+	fd := -1
+	err := retry(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_LARGEFILE, 0)
+		return err
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 func begin(ctx context.Context, key string) error {
