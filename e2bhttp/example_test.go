@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/sandvol/sandvol/e2bhttp"
+	"github.com/sandvol/sandvol/e2bhttp/wire"
+	"github.com/sandvol/sandvol/mount"
 	"github.com/sandvol/sandvol/volume"
 	"github.com/sandvol/sandvol/volume/store/memstore"
 )
@@ -83,6 +85,61 @@ func ExampleMountRules() {
 	// invalid mounts:
 	// volumeMounts["/opt/agent/x"]: path "/opt/agent/x" is reserved by the guest
 	// volumeMounts["/b"]: volume "nobody" not found
+}
+
+// A host's other routes: the tenant is known, errors are in E2B's form, and what describes a sandbox shows its mounts.
+func ExampleHandler_Authenticate() {
+	repo, stop := exampleRepository()
+	defer stop()
+	auth := must(e2bhttp.APIKeys(map[string]string{"e2b_0123": "acme"}))
+	h := e2bhttp.NewHandler(e2bhttp.ForRepository(repo), auth)
+	detail := h.Authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m, err := repo.Tenant(e2bhttp.TenantFrom(r.Context()))
+		var mounts []wire.VolumeMount
+		if err == nil {
+			// The host has the set from mount.Node.Set.
+			mounts, err = e2bhttp.ShowDrives(r.Context(), m, mount.DriveSet{})
+		}
+		var body []byte
+		if err == nil {
+			body, err = e2bhttp.AddMounts([]byte(`{"sandboxID":"i1a2"}`), mounts)
+		}
+		if err != nil {
+			e2bhttp.WriteError(w, err)
+			return
+		}
+		fmt.Println(string(body))
+	}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /sandboxes/{id}", detail)
+
+	request(mux, "GET", "/sandboxes/i1a2", "")
+	// Output:
+	// {"sandboxID":"i1a2","volumeMounts":[]}
+	// GET /sandboxes/i1a2: 200
+}
+
+// A host's own policy: what a tenant may have, and where its volumes are.
+func ExampleWithLimits() {
+	repo, stop := exampleRepository()
+	defer stop()
+	auth := must(e2bhttp.APIKeys(map[string]string{"e2b_0123": "acme"}))
+	tenants := func(_ context.Context, tenant string) (e2bhttp.Volumes, error) {
+		m, err := repo.Tenant("org-" + tenant) // or another repository for each
+		if err != nil {
+			return nil, err // not m: a nil *Manager would be a Volumes that is not nil
+		}
+		return m, nil
+	}
+	h := e2bhttp.NewHandler(tenants, auth, e2bhttp.WithLimits(func(context.Context, string) (e2bhttp.Limits, error) {
+		return e2bhttp.Limits{Volumes: 1, SizeMB: 1 << 20}, nil
+	}))
+
+	request(h, "POST", "/volumes", `{"name":"one"}`)
+	request(h, "POST", "/volumes", `{"name":"two"}`)
+	// Output:
+	// POST /volumes: 201
+	// POST /volumes: 403
 }
 
 // Two mount points at once: the host's own prefix, and one that the handler knows itself.

@@ -148,12 +148,15 @@ func (c *call) finish(id string) {
 // log writes one line. It holds the route, not the path, and no header or body: what is secret is not in reach.
 func (c *call) log(id string, status int, took time.Duration) {
 	level := slog.LevelInfo
+	if c.failure != nil && status >= http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	if !c.h.settings.log.Enabled(c.r.Context(), level) {
+		return
+	}
 	attrs := []slog.Attr{slog.String("request", id), slog.String("method", c.r.Method), slog.String("route", c.route),
 		slog.String("tenant", c.tenant), slog.Int("status", status), slog.Duration("took", took)}
 	if c.failure != nil {
-		if status >= http.StatusInternalServerError {
-			level = slog.LevelError
-		}
 		attrs = append(attrs, slog.String("code", c.failure.code), slog.String("error", redactFor(c.r, c.failure.Error())))
 	}
 	c.h.settings.log.LogAttrs(c.r.Context(), level, "volume request", attrs...)

@@ -89,19 +89,16 @@ func match(segments []string) (rt route, id string, ok bool) {
 }
 
 func (rt route) match(segments []string) (id string, ok bool) {
-	pattern := strings.Split(rt.path, "/")
-	if len(pattern) != len(segments) {
-		return "", false
-	}
-	for i, p := range pattern {
-		switch {
-		case p == "*":
-			id = segments[i]
-		case p != segments[i]:
+	rest := rt.path
+	for _, s := range segments {
+		var p string
+		if p, rest, _ = strings.Cut(rest, "/"); p == "*" {
+			id = s
+		} else if p != s {
 			return "", false
 		}
 	}
-	return id, true
+	return id, rest == ""
 }
 
 // method returns what a request's method does here. HEAD is GET whose body net/http leaves out.

@@ -2,8 +2,10 @@ package e2bhttp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +74,59 @@ func TestPythonClientRules(t *testing.T) {
 		if e := read[map[string]any](r); e["code"] != float64(r.status) || e["message"] == "" {
 			t.Errorf("%s: %s", r.what, r.body)
 		}
+	}
+}
+
+// The same rules on the routes that E2B does not have, and on a host's own that the handler wraps: each volume that is made
+// has its token, lists are arrays, and whatever fails, in the host's store too, is JSON whose code is the status.
+func TestPythonClientRulesOnAllRoutes(t *testing.T) {
+	a := newAPI(t)
+	v := a.create("v")
+	k := read[wire.VolumeSnapshot](a.do("POST", "/volumes/v/snapshots", "{}").is(201))
+	token := func(r answer, volume any) {
+		t.Helper()
+		if got, ok := volume.(map[string]any)["token"].(string); !ok || got != "" {
+			t.Errorf("%s: token is not an empty string: %s", r.what, r.body)
+		}
+	}
+	forks := a.do("POST", "/volumes/v/fork", `{"count":2}`).is(201)
+	for _, f := range read[[]map[string]any](forks) {
+		token(forks, f["volume"])
+	}
+	restored := a.do("POST", "/volumes/v/restore", `{"snapshotID":"`+k.SnapshotID+`"}`).is(201)
+	token(restored, read[any](restored))
+	copied := a.do("POST", "/volumes", `{"name":"c","source":{"volumeID":"v"}}`).is(201)
+	token(copied, read[any](copied))
+	for _, path := range []string{"/volumes", "/volumes/v/snapshots", "/volume-snapshots", "/volume-snapshots?name=none"} {
+		if list := read[any](a.do("GET", path, "").is(200)); list == nil {
+			t.Errorf("%s: null, want an array", path)
+		}
+	}
+	for path, methods := range map[string][]string{
+		"/volumes": {"GET", "POST", "PUT"}, "/volumes/" + v.VolumeID: {"GET", "DELETE", "PATCH"}, "/volumes/v/fork": {"POST", "GET"},
+		"/volumes/v/snapshots": {"GET", "POST", "DELETE"}, "/volumes/v/restore": {"POST"}, "/volume-snapshots": {"GET", "POST"},
+		"/volume-snapshots/" + k.SnapshotID: {"GET", "DELETE", "PUT"}, "/volumes/v/nothing": {"GET"},
+	} {
+		for _, method := range methods {
+			for _, h := range []header{{"X-API-Key": ""}, {"X-API-Key": "e2b_ff"}} {
+				if r := a.plain(method, path, "", h); r.status != 401 && r.status != 404 && r.status != 405 {
+					t.Errorf("%s without a key: %d", r.what, r.status)
+				} else {
+					r.is(r.status)
+				}
+			}
+		}
+	}
+	down := serve(t, func(context.Context, string) (e2bhttp.Volumes, error) { return nil, errors.New("disk") })
+	for _, r := range []answer{down.do("GET", "/volumes", ""), down.do("DELETE", "/volumes/v", ""), down.do("POST", "/volumes", `{"name":"v"}`)} {
+		if r.fails(503, wire.StoreUnavailable); r.header.Get("Retry-After") == "" {
+			t.Errorf("%s: no Retry-After", r.what)
+		}
+	}
+	mounts := a.h.Mounts(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the host was asked") }))
+	for body, want := range map[string]int{`{"volumeMounts":7}`: 400, `{"volumeMounts":{"/a":"none"}}`: 400, `[`: 400} {
+		w := recordBody(mounts, "POST", "/sandboxes", body)
+		answer{t: t, what: "POST /sandboxes", status: w.Code, header: w.Header(), body: w.Body.Bytes()}.is(want)
 	}
 }
 

@@ -17,7 +17,9 @@
 //	...                           // store it
 //	err = a.Confirm(ctx, r.Token) // if it fails: remove what was stored, and a.Release(ctx, r.Token)
 //
-// Tenant has the methods of e2bhttp's Volumes; there, forks, snapshots and restores are answered 501.
+// Mounts are read from a request by ParseMetadata and ParseClaim, and by e2bhttp's MountRules: the example of Mount turns
+// those entries into mounts. Tenant has the methods of e2bhttp's Volumes; there, forks, snapshots and restores are answered
+// 501. After Close nothing is looked up any more, which is ErrClosed.
 //
 // # What is promised
 //
