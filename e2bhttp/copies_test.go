@@ -87,6 +87,34 @@ func write(s *volume.Session) error {
 	return err
 }
 
+// A-029: an ro volume is made from a snapshot, and from what a volume has published, by creation, restore and fork. It says
+// where it came from and is mounted read-only by many.
+func TestReadOnlyVolumesAreMadeFromCheckpoints(t *testing.T) {
+	a := newAPI(t)
+	src := a.create("src")
+	k := read[wire.VolumeSnapshot](a.do("POST", "/volumes/src/snapshots", "").is(201))
+	for name, c := range map[string]struct {
+		path, body string
+		from       wire.Source
+	}{
+		"created":  {"/volumes", `{"name":"created","mode":"ro","source":{"snapshotID":"` + k.SnapshotID + `"}}`, wire.Source{SnapshotID: k.SnapshotID}},
+		"copied":   {"/volumes", `{"name":"copied","mode":"ro","source":{"volumeID":"src"}}`, wire.Source{VolumeID: src.VolumeID}},
+		"restored": {"/volumes/src/restore", `{"name":"restored","mode":"ro","snapshotID":"` + k.SnapshotID + `"}`, wire.Source{SnapshotID: k.SnapshotID}},
+	} {
+		v := a.do("POST", c.path, c.body).is(201).volume()
+		if v.Mode != "ro" || v.Status != "ready" || v.Source == nil || *v.Source != c.from {
+			t.Errorf("%s: %+v, want it to be ro and from %+v", name, v, c.from)
+		}
+		for _, sandbox := range []string{"one", "two"} {
+			r, err := a.manager(red).Pin(t.Context(), v.VolumeID, sandbox)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Release(context.Background()) //nolint:errcheck // the test is over
+		}
+	}
+}
+
 // A-048, A-049, A-050: snapshots outlive their volume, and a restore is a new volume each time.
 func TestSnapshotsAndRestore(t *testing.T) {
 	a := newAPI(t)

@@ -254,7 +254,7 @@ func TestHeldVolumeIsShownAndNotDeleted(t *testing.T) {
 	a.do("DELETE", "/volumes/held", "").fails(409, wire.VolumeInUse) // paused counts
 }
 
-// an ro volume that is mounted is not deleted.
+// An ro volume that is mounted is not deleted.
 func TestPinnedVolumeIsNotDeleted(t *testing.T) {
 	a := newAPI(t)
 	a.create("src")

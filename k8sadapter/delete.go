@@ -2,7 +2,6 @@ package k8sadapter
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -11,8 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/sandvol/sandvol/volume"
 )
 
 const (
@@ -52,7 +49,7 @@ func (a *Adapter) Delete(ctx context.Context, namespace, ref string) (err error)
 			return err
 		}
 	}
-	return fmt.Errorf("%w: volume %q is changed all the time", volume.ErrConflict, shorten(ref))
+	return refuse(shorten(ref), Contended, "is changed all the time")
 }
 
 // tryDelete makes one attempt. It is not done, without an error, if the PersistentVolume was changed meanwhile.

@@ -37,7 +37,10 @@ const (
 	WriterExists Reason = "writer_exists"
 	Lapsed       Reason = "lapsed"
 	Replaced     Reason = "replaced"
-
+	// Contended: others change the same object all the time.
+	Contended Reason = "contended"
+	// Ambiguous: somebody labelled two volumes with one name.
+	Ambiguous Reason = "ambiguous_name"
 	// NamedOtherwise is volume.ErrConflict and volume.ErrExists: the volume is registered, and is called something else.
 	NamedOtherwise Reason = "named_otherwise"
 )
@@ -49,7 +52,7 @@ func (r Reason) class() error {
 	switch r {
 	case Deleting, NotReady, BoundElsewhere, Released, Failed, SecretMissing:
 		return volume.ErrNotReady
-	case WriterExists, Lapsed, Replaced, NamedOtherwise:
+	case WriterExists, Lapsed, Replaced, Contended, Ambiguous, NamedOtherwise:
 		return volume.ErrConflict
 	}
 	return volume.ErrInvalid
@@ -92,7 +95,7 @@ func (e *VolumeError) Unwrap() error {
 
 // Retryable reports whether the same request can succeed later without anybody changing it.
 func (e *VolumeError) Retryable() bool {
-	return e.Reason.class() != volume.ErrInvalid && e.Reason != NamedOtherwise
+	return e.Reason.class() != volume.ErrInvalid && e.Reason != NamedOtherwise && e.Reason != Ambiguous
 }
 
 // InUseError says who uses a volume that cannot be deleted. It is volume.ErrInUse.

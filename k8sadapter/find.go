@@ -120,8 +120,7 @@ func (a *Adapter) cached(namespace, ref string) (*corev1.PersistentVolume, error
 	if len(named) > 1 {
 		// Labels that somebody else set. To mount either of two would be a guess.
 		slices.SortFunc(named, func(x, y *corev1.PersistentVolume) int { return cmp.Compare(x.Name, y.Name) })
-		return nil, fmt.Errorf("%w: volumes %q and %q are both named %q: use an id",
-			volume.ErrConflict, named[0].Name, named[1].Name, ref)
+		return nil, refuse(named[0].Name, Ambiguous, "and volume %q are both named %q: use an id", named[1].Name, ref)
 	}
 	if len(named) == 1 {
 		return named[0], nil

@@ -53,7 +53,7 @@ func TestPathsMayNotBeNested(t *testing.T) {
 		}
 		faults := a.checkRequest("ns", r)
 		for i := range r.Mounts {
-			faults = errors.Join(faults, a.checkPaths(r, i))
+			faults = errors.Join(faults, errors.Join(a.checkPaths(r, i)...))
 		}
 		return faults
 	}

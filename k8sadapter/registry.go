@@ -75,7 +75,7 @@ func (a *Adapter) Register(ctx context.Context, namespace string, r Registration
 		}
 	}
 	a.giveBack(ctx, namespace, r, nonce)
-	return v, fmt.Errorf("%w: PersistentVolume %q is changed all the time", volume.ErrConflict, r.PV)
+	return v, refuse(r.PV, Contended, "is changed all the time")
 }
 
 // tryRegister makes one attempt. It returns nil without an error if the PersistentVolume was changed meanwhile.
@@ -199,7 +199,7 @@ func (a *Adapter) takeRef(ctx context.Context, namespace, ref string, pv *corev1
 			return err
 		}
 	}
-	return fmt.Errorf("%w: name %q is being taken by others", volume.ErrConflict, ref)
+	return refuse(pv.Name, Contended, "cannot be called %q: others are taking the name", ref)
 }
 
 // takeOverRef takes a lease that exists. It is not taken, without an error, while somebody else may still want it.

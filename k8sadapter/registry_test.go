@@ -266,7 +266,7 @@ func TestARegistrationThatDiedIsFenced(t *testing.T) {
 	is(t, <-result, volume.ErrExists)
 }
 
-// list and get are answered without a request. A-142: everything else goes through the same look-up.
+// list and get are answered without a request.
 func TestListAndGetSendNoRequest(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter(nil)
@@ -318,8 +318,8 @@ func TestGetFindsWhatWasRegisteredAMomentAgo(t *testing.T) {
 	}
 }
 
-// what is another namespace's, what does not exist and what cannot exist are the same to the caller: the error and
-// the requests.
+// what is another namespace's, what does not exist and what cannot exist are the same to the caller, the error
+// and the requests, for a mount as for everything else.
 func TestForeignMissingAndMalformedAreTheSame(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter(nil)

@@ -159,21 +159,20 @@ func (h Holder) check(namespace string) error {
 }
 
 // checkPaths judges the paths of one mount, which needs no volume.
-func (a *Adapter) checkPaths(r Request, i int) error {
+func (a *Adapter) checkPaths(r Request, i int) (faults []error) {
 	m := r.Mounts[i]
-	faults := errors.Join(a.checkPath(m.Path), checkSubPath(m.SubPath))
-	// The pipeline mounts in any order. A mount inside another would end up in that other's storage.
-	for _, o := range r.Mounts[:i] {
-		if m.Path != "" && o.Path != "" && nested(m.Path, o.Path) {
-			faults = errors.Join(faults, refuse("", MountPath, "path %q is, holds or is inside the path of %s",
-				shorten(m.Path), o.Where))
+	faults = append(faults, a.checkPath(m.Path), checkSubPath(m.SubPath))
+	inTheWay := func(p, what string) {
+		if m.Path != "" && p != "" && nested(m.Path, p) {
+			faults = append(faults, refuse("", MountPath, "path %q is, holds or is inside %s", shorten(m.Path), what))
 		}
 	}
+	// The pipeline mounts in any order. A mount inside another would end up in that other's storage.
+	for _, o := range r.Mounts[:i] {
+		inTheWay(o.Path, "the path of "+o.Where)
+	}
 	for _, p := range r.TemplatePaths {
-		if m.Path != "" && nested(m.Path, p) {
-			faults = errors.Join(faults, refuse("", MountPath, "path %q is, holds or is inside %q of the template",
-				shorten(m.Path), p))
-		}
+		inTheWay(p, fmt.Sprintf("%q of the template", p))
 	}
 	return faults
 }
@@ -188,7 +187,7 @@ func at(m Mount, fault error) error {
 // findAll finds the volumes and judges each mount by itself. All that is wrong is said at once.
 func (a *Adapter) findAll(ctx context.Context, namespace string, r Request) (mounts []resolved, faults error) {
 	for i, m := range r.Mounts {
-		fault := errors.Join(m.Fault, a.checkPaths(r, i))
+		all := append(a.checkPaths(r, i), m.Fault)
 		one := resolved{Mount: m}
 		if m.Fault == nil { // else what the mount names may not have been read
 			var err error
@@ -196,9 +195,11 @@ func (a *Adapter) findAll(ctx context.Context, namespace string, r Request) (mou
 			if err != nil && !told(err) || ctx.Err() != nil {
 				return nil, errors.Join(at(m, err), ctx.Err())
 			}
-			fault = errors.Join(fault, err)
+			all = append(all, err)
 		}
-		faults = errors.Join(faults, at(m, fault))
+		for _, fault := range all {
+			faults = errors.Join(faults, at(m, fault))
+		}
 		mounts = append(mounts, one)
 	}
 	return mounts, faults
