@@ -29,25 +29,31 @@ func (a *Adapter) Get(ctx context.Context, namespace, ref string) (v volume.Volu
 func (a *Adapter) List(ctx context.Context, namespace string, o volume.ListOptions) iter.Seq2[volume.Volume, error] {
 	return func(yield func(volume.Volume, error) bool) {
 		began := a.now()
-		volumes, err := a.list(namespace, o)
+		pvs, err := a.list(namespace, o)
 		a.observed(OpList, began, &err)
 		if err != nil {
 			yield(volume.Volume{}, err)
 			return
 		}
-		for _, v := range volumes {
+		left := o.Limit
+		for _, pv := range pvs {
 			if ctx.Err() != nil {
 				yield(volume.Volume{}, ctx.Err())
 				return
 			}
-			if !yield(v, nil) {
+			v := a.view(pv)
+			if !matches(v, o) {
+				continue
+			}
+			if left--; !yield(v, nil) || left == 0 {
 				return
 			}
 		}
 	}
 }
 
-func (a *Adapter) list(namespace string, o volume.ListOptions) ([]volume.Volume, error) {
+// list returns what a listing may yield. Only references are sorted: a volume is made when its turn comes.
+func (a *Adapter) list(namespace string, o volume.ListOptions) ([]*corev1.PersistentVolume, error) {
 	if err := checkNamespace(namespace); err != nil {
 		return nil, err
 	}
@@ -57,18 +63,12 @@ func (a *Adapter) list(namespace string, o volume.ListOptions) ([]volume.Volume,
 	if err := a.cache.check(); err != nil {
 		return nil, err
 	}
-	var volumes []volume.Volume
-	for _, pv := range a.cache.all(byOwner, namespace) {
-		if v := a.view(pv); v.ID > o.After && matches(v, o) {
-			volumes = append(volumes, v)
-		}
-	}
-	slices.SortFunc(volumes, func(x, y volume.Volume) int { return cmp.Compare(x.ID, y.ID) })
-	if o.Limit > 0 && len(volumes) > o.Limit {
-		volumes = volumes[:o.Limit]
-	}
-	return volumes, nil
+	pvs := slices.DeleteFunc(a.cache.all(byOwner, namespace), func(pv *corev1.PersistentVolume) bool { return pv.Name <= o.After })
+	slices.SortFunc(pvs, byID)
+	return pvs, nil
 }
+
+func byID(x, y *corev1.PersistentVolume) int { return cmp.Compare(x.Name, y.Name) }
 
 func matches(v volume.Volume, o volume.ListOptions) bool {
 	for k, want := range o.Labels {
@@ -119,7 +119,7 @@ func (a *Adapter) cached(namespace, ref string) (*corev1.PersistentVolume, error
 	named := a.cache.all(byName, nameKey(namespace, ref))
 	if len(named) > 1 {
 		// Labels that somebody else set. To mount either of two would be a guess.
-		slices.SortFunc(named, func(x, y *corev1.PersistentVolume) int { return cmp.Compare(x.Name, y.Name) })
+		slices.SortFunc(named, byID)
 		return nil, refuse(named[0].Name, Ambiguous, "and volume %q are both named %q: use an id", named[1].Name, ref)
 	}
 	if len(named) == 1 {
